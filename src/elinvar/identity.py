@@ -22,7 +22,7 @@ class SampleId(NamedTuple):
     """Which sample: the digest of its data set, and its index there (0 <= index < num_samples)."""
 
     dataset: Digest
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index gives way to the word of the field
 
 
 class Occurrence(NamedTuple):
