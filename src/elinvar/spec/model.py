@@ -33,3 +33,30 @@ class Llama(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
 
 
 Model = Llama
+
+
+def parameter_shapes(model: Llama) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter by its canonical name, in the order in which a forward pass meets them.
+
+    A matrix is (outputs, inputs). Tied embeddings are one parameter, so `output.weight` is absent.
+    """
+    hidden, inner = model.hidden_size, model.intermediate_size
+    queries, keys = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    layer: dict[str, tuple[int, ...]] = {
+        "attention_norm.weight": (hidden,),
+        "attention.q.weight": (queries, hidden),
+        "attention.k.weight": (keys, hidden),
+        "attention.v.weight": (keys, hidden),
+        "attention.o.weight": (hidden, queries),
+        "feed_forward_norm.weight": (hidden,),
+        "feed_forward.gate.weight": (inner, hidden),
+        "feed_forward.up.weight": (inner, hidden),
+        "feed_forward.down.weight": (hidden, inner),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"embedding.weight": (model.vocab_size, hidden)}
+    for index in range(model.num_layers):
+        shapes |= {f"layers.{index}.{name}": shape for name, shape in layer.items()}
+    shapes["norm.weight"] = (hidden,)
+    if not model.tie_embeddings:
+        shapes["output.weight"] = (model.vocab_size, hidden)
+    return shapes
