@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elinvar.plan.ownership import aligned_nodes, fold_depth, owners, root, shard_bounds
+from elinvar.plan.ownership import aligned_nodes, most_sums_held, owners, root, shard_bounds
 
 KINDS = ("contiguous", "round_robin")
 
@@ -90,16 +90,23 @@ def test_nodes_are_maximal_for_any_set_of_leaves(case):
             assert not leaves_below((level + 1, index // 2), num_microbatches) <= leaves
 
 
-def test_fold_depth_is_the_most_partial_sums_ever_held():
-    for num_leaves in range(1, 70):
-        held, most = [], 0
-        for leaf in range(num_leaves):
-            held.append((0, leaf))
-            most = max(most, len(held))
-            while len(held) > 1 and held[-1][0] == held[-2][0] and held[-1][1] % 2 == 1:
-                level, index = held.pop()
-                held[-1] = (level + 1, index // 2)
-        assert fold_depth(num_leaves) == most
+def test_an_aligned_run_holds_one_sum_a_level():
+    for num_leaves in range(1, 65):
+        assert most_sums_held(range(num_leaves), num_leaves) == num_leaves.bit_length()
+
+
+def test_sums_held_where_leaves_do_not_merge():
+    assert most_sums_held((), 8) == 0
+    assert most_sums_held((0, 3, 6), 8) == 3
+    assert most_sums_held((3, 4, 5), 8) == 3  # 3 waits; 4 and 5 merge
+    assert most_sums_held((0, 1, 2), 8) == 2
+    assert most_sums_held((6, 7), 8) == 2
+
+
+@given(st.integers(1, 40).flatmap(lambda m: st.tuples(st.just(m), st.sets(st.integers(0, m - 1)))))
+def test_what_is_held_at_the_end_are_the_aligned_nodes(case):
+    num_microbatches, leaves = case
+    assert len(aligned_nodes(leaves, num_microbatches)) <= most_sums_held(leaves, num_microbatches)
 
 
 @given(st.lists(st.integers(1, 1024), min_size=1, max_size=60), st.integers(1, 12))

@@ -1,0 +1,1 @@
+"""What will happen, before it happens: ownership, memory, arithmetic, time, and the claim."""

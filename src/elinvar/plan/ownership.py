@@ -76,12 +76,26 @@ def aligned_nodes(leaves: Iterable[int], num_microbatches: int) -> tuple[Node, .
     return tuple(found)
 
 
-def fold_depth(num_leaves: int) -> int:
-    """How many partial sums a fold of that many leaves, pushed in order, holds at once at most.
+def most_sums_held(leaves: Iterable[int], num_microbatches: int) -> int:
+    """How many sums the owner of `leaves` holds at once at most: its share of memory in gradients.
 
-    A leaf and one finished sum of each level below it: floor(log2(leaves)) + 1.
+    Leaves come in ascending order and merge as soon as both children are there, so an aligned run of
+    n leaves needs floor(log2(n)) + 1; leaves that are no neighbours stay apart.
     """
-    return num_leaves.bit_length()
+    held: set[Node] = set()
+    most = 0
+    for leaf in sorted(leaves):
+        most = max(most, len(held) + 1)
+        node = Node(0, leaf)
+        while node != root(num_microbatches):
+            sibling = Node(node.level, node.number ^ 1)
+            if sibling in held:
+                held.remove(sibling)
+            elif node.number % 2 == 1 or len(sibling.leaves(num_microbatches)) > 0:
+                break
+            node = Node(node.level + 1, node.number // 2)
+        held.add(node)
+    return most
 
 
 def shard_bounds(block_sizes: Sequence[int], num_ranks: int) -> tuple[int, ...]:
