@@ -30,7 +30,8 @@ class AttemptStart(Struct, frozen=True, kw_only=True, tag_field="row", tag="star
     `time_s` is Unix time. `from_step` is the step of the state that was restored (0: fresh), and
     `parent_generation` the folder name of its generation. `execution` is resolved. `accepted` is
     "same math" where the user continued across a change of bits, else "". `plan` holds what was
-    promised: `memory_bytes` is the peak of the largest rank. `command` is the command line.
+    planned: `memory_bytes` (peak of the largest rank), `steps` (where the attempt would end).
+    `command` is the command line, word by word.
     """
 
     attempt: int

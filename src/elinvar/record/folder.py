@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from elinvar.errors import InvalidInput
+from elinvar.errors import InvalidInput, Mismatch
 from elinvar.record.attempt import Attempt, AttemptEnd, AttemptStart, read_attempts
 from elinvar.record.durable import TEMPORARY, place_failed, read_bytes, sync_directory, write_whole
 from elinvar.record.events import Event
@@ -152,13 +152,16 @@ class RunFolder:
         return folder
 
     def experiment(self) -> Experiment:
-        """The experiment of the run, its stored digests checked. Raises InvalidInput where it is damaged."""
-        file = self.path / EXPERIMENT
-        data = read_bytes(file)
+        """The experiment of the run.
+
+        Raises InvalidInput where the file is damaged or of a newer schema, Mismatch where the
+        digests that it names are not those of what it holds.
+        """
+        data = read_bytes(self.path / EXPERIMENT)
         try:
             return parse_experiment(data)
-        except InvalidInput as error:
-            raise InvalidInput(f"{file}: {error.message}", error.lines) from None
+        except (InvalidInput, Mismatch) as error:
+            raise type(error)(f"{self.path}: {error.message}", error.lines) from None
 
     def lineage(self) -> Lineage | None:
         """Where a fork began; None for a run that is no fork."""

@@ -52,8 +52,8 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 def encode_proof(proof: Proof) -> bytes:
-    """Its canonical bytes: keys sorted, indented, one newline at the end."""
-    return msgspec.json.format(msgspec.json.encode(proof, order="sorted"), indent=2) + b"\n"
+    """Its bytes: fields in the order of the schema, indented, one newline at the end."""
+    return msgspec.json.format(msgspec.json.encode(proof), indent=2) + b"\n"
 
 
 def write_proof(path: Path, proof: Proof) -> None:
