@@ -79,7 +79,9 @@ class KVCache:
     Made by `Transformer.new_cache`. A forward pass with a cache appends its tokens and reads all of them.
     """
 
-    def __init__(self, model: Llama, batch: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, model: Llama, batch: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         shape = (model.num_layers, batch, model.num_kv_heads, capacity, model.head_dim)
         self._keys = torch.zeros(shape, dtype=dtype, device=device)
         self._values = torch.zeros(shape, dtype=dtype, device=device)
@@ -116,7 +118,9 @@ class Attention(nn.Module):
         self.v = Projection(keys, model.hidden_size, device)
         self.o = Projection(model.hidden_size, queries, device)
 
-    def forward(self, x_BTD: Tensor, positions: Rotary, streams: Streams | None, cache: KVCache | None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, positions: Rotary, streams: Streams | None, cache: KVCache | None
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D), same dtype; `positions` are those of the T new tokens."""
         heads = (*x_BTD.shape[:2], -1, self.head_dim)
         q_BHTE = rotate(self.q(x_BTD).view(heads), positions).transpose(1, 2)
@@ -147,7 +151,9 @@ def attend_fused(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor) -> Tensor:
     )
 
 
-def attend_explicit(q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, drop: float = 0.0, key: int = 0) -> Tensor:
+def attend_explicit(
+    q_BHTE: Tensor, k_BKSE: Tensor, v_BKSE: Tensor, drop: float = 0.0, key: int = 0
+) -> Tensor:
     """Causal attention written out: scores, softmax in fp32, dropout of probabilities, mix.
 
     The T queries are the last of the S positions. The mask of dropout has shape (B, H, T, S) in the stream of `key`.

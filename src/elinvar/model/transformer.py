@@ -80,7 +80,9 @@ class Layer(nn.Module):
         self.feed_forward_norm = RMSNorm(model.hidden_size, model.norm_eps, device)
         self.feed_forward = FeedForward(model, device)
 
-    def forward(self, x_BTD: Tensor, positions: Rotary, streams: Streams | None, cache: KVCache | None) -> Tensor:
+    def forward(
+        self, x_BTD: Tensor, positions: Rotary, streams: Streams | None, cache: KVCache | None
+    ) -> Tensor:
         """(B, T, D) -> (B, T, D), same dtype."""
         attended = self.attention(self.attention_norm(x_BTD), positions, streams, cache)
         x_BTD = x_BTD + self._drop(attended, "dropout/attention", streams)
@@ -106,11 +108,17 @@ class Transformer(nn.Module):
         self.model = model
         self.precision = numerics.precision
         self.embedding = Embedding(model.vocab_size, model.hidden_size, device)
-        self.layers = nn.ModuleList(Layer(model, numerics, index, device) for index in range(model.num_layers))
+        self.layers = nn.ModuleList(
+            Layer(model, numerics, index, device) for index in range(model.num_layers)
+        )
         self.norm = RMSNorm(model.hidden_size, model.norm_eps, device)
-        self.output = None if model.tie_embeddings else Projection(model.vocab_size, model.hidden_size, device)
+        self.output = (
+            None if model.tie_embeddings else Projection(model.vocab_size, model.hidden_size, device)
+        )
 
-    def forward(self, tokens_BT: Tensor, streams: Streams | None = None, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, tokens_BT: Tensor, streams: Streams | None = None, cache: KVCache | None = None
+    ) -> Tensor:
         """Logits of the next token after each token: int64 (B, T) -> fp32 (B, T, V).
 
         Without `streams` it is evaluation: no dropout. With a `cache` the tokens follow those
@@ -119,7 +127,9 @@ class Transformer(nn.Module):
         start, length = (0, tokens_BT.shape[1]) if cache is None else (cache.length, cache.capacity)
         stop = start + tokens_BT.shape[1]
         if stop > length:
-            raise InvalidInput(f"a cache of {length} tokens that holds {start} has no room for {tokens_BT.shape[1]}")
+            raise InvalidInput(
+                f"a cache of {length} tokens that holds {start} has no room for {tokens_BT.shape[1]}"
+            )
         x_BTD: Tensor = self.embedding(tokens_BT).to(self.dtype)
         if streams is not None:
             x_BTD = dropout(x_BTD, self.model.dropout, streams.key("dropout/embedding"))

@@ -57,8 +57,7 @@ def bits(key: int, start: int, count: int, device: torch.device | str = "cpu") -
     Element i is SplitMix64's output number i for the seed `key` (i counts from 0), read as a
     two's complement integer. Raises InvalidInput for a negative start or count.
     """
-    if start < 0 or count < 0:
-        raise InvalidInput(f"a slice of a random stream needs start >= 0 and count >= 0, got {start} and {count}")
+    _check_slice(start, count)
     drawn = torch.empty(count, dtype=torch.int64, device=device)
     for offset in range(0, count, _CHUNK):
         part = drawn[offset : offset + _CHUNK]
@@ -85,6 +84,7 @@ def normal(key: int, start: int, count: int, device: torch.device | str = "cpu")
     Pair i, elements 2i and 2i+1, comes from elements 2i and 2i+1 of `uniform`: radius
     sqrt(-2 log(1-u)) and angle 2πv give r·cos and r·sin. |values| < 8.6.
     """
+    _check_slice(start, count)
     first = start - start % 2
     whole = count + (start - first)
     whole += whole % 2
@@ -141,6 +141,13 @@ class Streams:
         return key(self.seed, use, self.step, self.microbatch, layer)
 
 
+def _check_slice(start: int, count: int) -> None:
+    if start < 0 or count < 0:
+        raise InvalidInput(
+            f"a slice of a random stream needs start >= 0 and count >= 0, got {start} and {count}"
+        )
+
+
 def _signed(value: int) -> int:
     """`value` modulo 2^64 as the two's complement integer that torch takes."""
     value &= _MASK
@@ -189,4 +196,6 @@ def _cos_sin_turns(turns: Tensor) -> tuple[Tensor, Tensor]:
     turned_cos = torch.where(odd, sin, cos)
     turned_sin = torch.where(odd, cos, sin)
     cos_negative = (quadrant == 1) | (quadrant == 2)
-    return torch.where(cos_negative, -turned_cos, turned_cos), torch.where(quadrant >= 2, -turned_sin, turned_sin)
+    return torch.where(cos_negative, -turned_cos, turned_cos), torch.where(
+        quadrant >= 2, -turned_sin, turned_sin
+    )
