@@ -93,6 +93,9 @@ def test_a_file_and_a_name(tmp_path):
     )
     expected = Machine(name="big", cores=64, memory_bytes=1_000_000, flops_per_s=1e11)
     assert read_machine("big.toml", tmp_path) == expected
+    table = (tmp_path / "big.toml").read_text()
+    (tmp_path / "run.toml").write_text("[experiment]\nseed = 1\n[machine]\n" + table)
+    assert read_machine("run.toml", tmp_path) == expected
     assert read_machine("cpu-4") is KNOWN["cpu-4"]
 
 

@@ -61,6 +61,8 @@ KNOWN: Mapping[str, Machine] = {
 def read_machine(source: str, folder: Path = Path()) -> Machine:
     """A machine by name (`this` or one of KNOWN) or from a TOML file, looked up from `folder`.
 
+    The file holds the keys of `Machine`, or is a run file with a table [machine].
+
     Raises InvalidInput for an unknown name, and for a file that does not parse or holds another
     key or type than `Machine` has.
     """
@@ -85,6 +87,8 @@ def read_machine(source: str, folder: Path = Path()) -> Machine:
         raise InvalidInput(f"no such machine file: {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"cannot read the machine file {path}: {error}") from None
+    if isinstance(table.get("machine"), dict):  # a run file that describes its machine
+        table = table["machine"]
     try:
         return msgspec.convert(table, Machine)
     except msgspec.ValidationError as error:
