@@ -6,6 +6,7 @@ asked for. All problems are collected, not only the first. Relations between fie
 """
 
 import math
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -83,7 +84,7 @@ def _fit(kind: inspect.Type, value: Any) -> tuple[bool, Any]:
     if isinstance(kind, inspect.BoolType):
         return isinstance(value, bool), value
     if isinstance(kind, inspect.StrType):
-        return isinstance(value, str) and value.isprintable(), value
+        return isinstance(value, str) and not any(map(_is_control, value)), value
     if isinstance(kind, inspect.IntType):
         whole = isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
         return whole and _in_range(kind, value), value
@@ -92,6 +93,11 @@ def _fit(kind: inspect.Type, value: Any) -> tuple[bool, Any]:
             return isinstance(value, float) and math.isfinite(value) and _in_range(kind, value), value
         return _in_range(kind, value), float(value) + 0.0
     return False, value
+
+
+def _is_control(char: str) -> bool:
+    """Control characters, and surrogates: the bytes of a command line that are not UTF-8."""
+    return unicodedata.category(char) in ("Cc", "Cs")
 
 
 def _in_range(kind: inspect.IntType | inspect.FloatType, value: float) -> bool:
@@ -115,7 +121,7 @@ def _words(kind: inspect.Type) -> str:
     if isinstance(kind, inspect.BoolType):
         return "true or false"
     if isinstance(kind, inspect.StrType):
-        return "a string of printable characters"
+        return "a string without control characters"
     assert isinstance(kind, inspect.IntType | inspect.FloatType)
     noun = "an integer" if isinstance(kind, inspect.IntType) else "a finite number"
     limits = [("≥", kind.ge), (">", kind.gt), ("≤", kind.le), ("<", kind.lt)]

@@ -80,14 +80,13 @@ def merged_files(source: str) -> Merged:
             raise page(
                 [Problem(f"base cannot be {toml_text(following)}", str(asked_at), ("expected a file name",))]
             )
-    name = preset_or_stem(source)
-    result = Merged(name, {}, {}, [])
+    merged = Merged(layers[0].name, {}, {}, [])
     for layer in reversed(layers):
-        lay(run_file(), result, layer.tree, layer.places)
-    return Merged(layers[0].name, result.tree, result.origins, result.notes)
+        lay(run_file(), merged, layer.tree, layer.places)
+    return merged
 
 
-def preset_or_stem(source: str) -> str:
+def short_name(source: str) -> str:
     """The short name of a run file or preset, which names its run folders."""
     return source if not _is_file_name(source) and source in preset_names() else Path(source).stem
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import inspect
 
-from elinvar.spec.explain import Problem, nearest, page
+from elinvar.spec.explain import Problem, nearest
 from elinvar.spec.fields import Field, Leaf, Table, all_paths, fields_at, run_file
 from elinvar.spec.layers import MACHINE, Merged, absolute_paths, forget, lay
 
@@ -28,12 +28,11 @@ class Override(NamedTuple):
     @property
     def where(self) -> str:
         """How origins and errors name it."""
-        return f"override {self.text}"
+        return f"override {_one_line(self.text)}"
 
 
-def parse_overrides(texts: Sequence[str]) -> list[Override]:
-    """The overrides in `texts`; raises InvalidInput with every problem found."""
-    problems: list[Problem] = []
+def parse_overrides(texts: Sequence[str], problems: list[Problem]) -> list[Override]:
+    """The overrides in `texts` that can be read; appends what is wrong with the others to `problems`."""
     overrides: list[Override] = []
     for text in texts:
         override = _parse(text, problems)
@@ -45,8 +44,6 @@ def parse_overrides(texts: Sequence[str]) -> list[Override]:
                 what = f"{'.'.join(override.path[:shorter])} is set twice"
                 problems.append(Problem(what, override.where, (f"and by {other.where}",)))
         overrides.append(override)
-    if problems:
-        raise page(problems)
     return overrides
 
 
@@ -84,7 +81,7 @@ def _take_out(below: Merged, path: tuple[str, ...]) -> None:
 
 
 def _parse(text: str, problems: list[Problem]) -> Override | None:
-    where = f"override {text}"
+    where = f"override {_one_line(text)}"
     key, equals, value_text = text.partition("=")
     if not equals:
         problems.append(Problem("an override is an assignment", where, ("expected path=value",)))
@@ -99,6 +96,10 @@ def _parse(text: str, problems: list[Problem]) -> Override | None:
         return None
     value = _value(full, value_text.strip(), where, problems)
     return None if value is None else Override(text, full, value)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _key_path(key: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from elinvar.errors import InvalidInput, Mismatch
+from elinvar.errors import InvalidInput
 from elinvar.identity import is_digest
 from elinvar.spec import canonical
 from elinvar.spec.check import complete, to_value
@@ -23,7 +23,7 @@ from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
 from elinvar.spec.explain import Problem, flat, nearest, page, toml_text
 from elinvar.spec.fields import Table, run_file
-from elinvar.spec.layers import MACHINE, Merged, absolute_source, merged_files
+from elinvar.spec.layers import MACHINE, Merged, absolute_source, merged_files, short_name
 from elinvar.spec.override import Override, lay_overrides, parse_overrides
 from elinvar.spec.schedule import Cosine
 from elinvar.spec.source import content_digest, is_builtin
@@ -32,7 +32,9 @@ Where = Callable[[str], str]
 
 
 class Reading(Struct, frozen=True, kw_only=True):
-    """A run file read: `origins` says of each path `run.toml:9:1`, `override …`, `default` or `resolved: …`.
+    """A run file read: `name` is the preset or the file without its ending, and names run folders.
+
+    `origins` says of each path `run.toml:9:1`, `override …`, `default` or `resolved: …`.
 
     `machine` is a machine's name or the absolute path of a file that describes it; None where the
     run file leaves it open. `notes` are for the user: keys that a change of kind left behind.
@@ -51,9 +53,10 @@ def read(source: str, overrides: Sequence[str] = ()) -> Reading:
 
     Raises InvalidInput with up to five problems: where each is, the value got, what is allowed.
     """
-    merged = merged_files(source)
-    lay_overrides(merged, parse_overrides(overrides))
     problems: list[Problem] = []
+    parsed = parse_overrides(overrides, problems)
+    merged = merged_files(source)
+    lay_overrides(merged, parsed)
     machine = _machine(merged, problems)
     unknown = {name: value for name, value in merged.tree.items() if name not in ("experiment", "execution")}
     _refuse_unknown_tables(unknown, merged.where, problems)
@@ -70,7 +73,7 @@ def read(source: str, overrides: Sequence[str] = ()) -> Reading:
         raise page(problems)
     resolved = _resolved(experiment, Path.cwd(), merged.where)
     return Reading(
-        name=merged.name,
+        name=short_name(source),
         experiment=resolved,
         execution=execution,
         machine=machine,
@@ -100,8 +103,9 @@ def resolve(experiment: Experiment, folder: str | Path) -> Experiment:
 
 def with_overrides(execution: Execution, overrides: Sequence[str]) -> Execution:
     """`execution` under `overrides`, of which none may touch the experiment."""
-    parsed = parse_overrides(overrides)
-    problems = [_not_execution(override) for override in parsed if override.path[0] != "execution"]
+    problems: list[Problem] = []
+    parsed = parse_overrides(overrides, problems)
+    problems += [_not_execution(override) for override in parsed if override.path[0] != "execution"]
     if problems:
         raise page(problems)
     merged = Merged(
@@ -135,8 +139,8 @@ def experiment_json(experiment: Experiment) -> bytes:
 def parse_experiment(data: bytes) -> Experiment:
     """The experiment of an `experiment.json`.
 
-    Raises InvalidInput for text that is none or of a newer schema, Mismatch where the digests that
-    it names are not those of the experiment that it holds.
+    Raises InvalidInput for text that is none, for a newer schema, and where the digests that it
+    names are not those of the experiment that it holds.
     """
     try:
         envelope = json.loads(data)
@@ -166,7 +170,7 @@ def parse_experiment(data: bytes) -> Experiment:
     }
     for name, digest in digests.items():
         if envelope.get(name) != digest:
-            raise Mismatch(
+            raise InvalidInput(
                 f"experiment.json names {name} {envelope.get(name)!r}, but what it holds has {digest}",
                 ["the file was changed after the run was created; restore it from a copy"],
             )

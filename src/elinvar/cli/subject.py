@@ -1,0 +1,67 @@
+"""What `show` and `diff` are asked about: a run file, a preset or a run folder.
+
+Noun: the `Subject`, with what each of the three can say. A folder's experiment is the recorded one
+and its execution that of its last attempt; nothing is read again that the run did not record.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from elinvar.errors import InvalidInput
+from elinvar.record.folder import RunFolder
+from elinvar.spec.execution import Execution
+from elinvar.spec.experiment import Experiment
+from elinvar.spec.layers import preset_names
+from elinvar.spec.read import read
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """`execution` is None for a folder without an attempt; `folder` is None for a file or preset."""
+
+    name: str
+    experiment: Experiment
+    execution: Execution | None
+    machine: str | None = None
+    origins: dict[str, str] | None = None
+    notes: tuple[str, ...] = ()
+    folder: RunFolder | None = None
+
+
+def open_subject(argument: str, overrides: Sequence[str] = ()) -> Subject:
+    """The preset, run file or run folder that `argument` names, under `overrides`.
+
+    A preset's name wins over a folder of that name (`./tiny` is the folder). Raises InvalidInput for
+    overrides of a folder: what a run did is not open any more.
+    """
+    if argument in preset_names() or not Path(argument).is_dir():
+        reading = read(argument, overrides)
+        return Subject(
+            name=reading.name,
+            experiment=reading.experiment,
+            execution=reading.execution,
+            machine=reading.machine,
+            origins=reading.origins,
+            notes=reading.notes,
+        )
+    folder = RunFolder.open(Path(argument))
+    if overrides:
+        raise InvalidInput(
+            f"{argument} is a run folder: what it did cannot be overridden",
+            [f"got {' '.join(overrides)}", "overrides go with a run file or a preset"],
+        )
+    experiment = folder.experiment()
+    execution = _last_execution(folder)
+    return Subject(name=argument, experiment=experiment, execution=execution, folder=folder)
+
+
+def _last_execution(folder: RunFolder) -> Execution | None:
+    attempts = folder.attempts()
+    if not attempts:
+        return None
+    try:
+        return msgspec.convert(attempts[-1].start.execution, Execution)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{folder.attempts_path}: the last attempt's execution: {error}") from None
