@@ -61,3 +61,11 @@ def test_rows_past_a_restored_state_are_left_behind(tmp_path):
     path = tmp_path / "attempts.jsonl"
     write(path, start(1), start(2, 40), start(3, 20), start(4, 60))
     assert kept_until(read_attempts(path)) == {1: 20, 2: 20, 3: 60, 4: None}
+
+
+def test_the_line_goes_through_the_attempt_that_wrote_the_restored_generation(tmp_path):
+    # Attempt 2 went back to step 40 and was killed; attempt 3 went on from attempt 1's step 60.
+    path = tmp_path / "attempts.jsonl"
+    write(path, start(1), start(2, 40, parent_generation="g40"), start(3, 60, parent_generation="g60"))
+    assert kept_until(read_attempts(path), {"g40": 1, "g60": 1}) == {1: 60, 2: 0, 3: None}
+    assert kept_until([]) == {}

@@ -5,7 +5,7 @@ An attempt without an end row was killed, or still runs: the record alone cannot
 does not guess.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +117,24 @@ def next_attempt(path: Path) -> int:
     return 1 + max((row.attempt for row in rows), default=0)
 
 
-def kept_until(attempts: Iterable[Attempt]) -> dict[int, int | None]:
-    """Up to which step each attempt's rows lead to the present state; None: all of them.
+def kept_until(
+    attempts: Iterable[Attempt], writers: Mapping[str, int] | None = None
+) -> dict[int, int | None]:
+    """Up to which step each attempt's rows lead to the present state; None: all of them, 0: none.
 
-    A later attempt that began at step s leaves behind every row past s that was written before it.
+    Goes back from the last attempt to the one that wrote the generation which it restored, and so
+    on: `writers` names the attempt of each generation (events of kind "generation" say it). Where
+    the writer is not known, it is the attempt before.
     """
-    limits: dict[int, int | None] = {}
-    lowest: int | None = None
-    for attempt in sorted(attempts, key=lambda a: a.attempt, reverse=True):
-        limits[attempt.attempt] = lowest
-        lowest = attempt.from_step if lowest is None else min(lowest, attempt.from_step)
+    by_number = {attempt.attempt: attempt for attempt in attempts}
+    limits: dict[int, int | None] = dict.fromkeys(sorted(by_number), 0)
+    number = max(by_number, default=0)
+    limit: int | None = None
+    while number in by_number:
+        attempt = by_number[number]
+        limits[number] = limit
+        limit = attempt.from_step if limit is None else min(limit, attempt.from_step)
+        writer = (writers or {}).get(attempt.start.parent_generation or "", 0)
+        earlier = [other for other in by_number if other < number]
+        number = writer if writer in earlier else max(earlier, default=0)
     return limits
