@@ -27,6 +27,7 @@ def test_this_machine_is_ready_and_its_fingerprint_is_that_of_a_run(tmp_path, mo
         fingerprint(Numerics(), examination.fingerprint["device"])
     )
     assert list(tmp_path.iterdir()) == []
+    assert doctor.kept_fingerprint() == examination.fingerprint
 
 
 def test_the_page_ends_with_the_verdict(tmp_path, monkeypatch):
@@ -76,3 +77,12 @@ def test_little_disk_is_a_hint_and_no_failure(tmp_path, monkeypatch, free):
     examination = doctor.examine(tmp_path)
     assert checks(examination)["disk"].ok == (free > 2**30)
     assert examination.ok
+
+
+def test_a_cache_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("ELINVAR_CACHE", str(tmp_path / "file" / "below"))
+    assert doctor.kept_fingerprint() is None
+    found = doctor.examine(tmp_path)
+    assert not checks(found)["cache"].ok
+    assert not found.ok

@@ -148,3 +148,24 @@ def test_planning_is_quick_because_it_imports_neither_torch_nor_numpy():
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=os.environ
     )
     assert done.stdout.splitlines()[-1] == "[] True"
+
+
+def test_the_claim_of_continuing_compares_with_the_fingerprint_that_doctor_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELINVAR_CACHE", str(tmp_path / "cache"))
+    folder = RunFolder.create(tmp_path / "run", experiment_json(read("tiny").experiment))
+    journals = folder.journals()
+    started = attempt(1, 1)
+    journals.attempts.append(
+        msgspec.structs.replace(started, fingerprint={"device": "cpu", "cpu": "x", "threads": "1"})
+    )
+    journals.close()
+    assert "on condition that the fingerprints are equal" in run(str(folder.path)).output
+    kept = tmp_path / "cache" / "fingerprint.json"
+    kept.parent.mkdir()
+    kept.write_text('{"device": "cpu", "cpu": "x", "threads": "2"}')  # threads are the experiment's
+    assert (
+        "claim       same bits   equal experiment digests, equal fingerprints" in run(str(folder.path)).output
+    )
+    kept.write_text('{"device": "cpu", "cpu": "y", "threads": "1"}')
+    assert "claim       same math   the fingerprints differ in cpu: x and y" in run(str(folder.path)).output
+    assert "on condition" not in run(str(folder.path), "--machine", "cpu-2").output

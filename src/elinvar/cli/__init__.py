@@ -1,0 +1,1 @@
+"""Commands: one file each, which imports its code when it is called."""

@@ -1,7 +1,8 @@
 """`elinvar doctor`: whether this machine has what a run needs, and the fingerprint of its arithmetic.
 
 Nouns: `Check` (one thing looked at: found, and needed or not) and `Examination` (all of them). It
-writes one temporary folder into the working directory and removes it; it changes nothing else.
+writes one temporary folder into the working directory and removes it, and keeps the fingerprint in
+the cache, where `elinvar plan` finds it without loading torch; it changes nothing else.
 """
 
 import fcntl
@@ -18,15 +19,19 @@ import msgspec
 from msgspec import Struct
 
 import elinvar
-from elinvar.errors import EXIT_DOES_NOT_FIT
+from elinvar.cli.terminal import print_json, print_lines
+from elinvar.data.cache import cache_root
+from elinvar.errors import EXIT_DOES_NOT_FIT, ElinvarError
 from elinvar.identity import Digest
 from elinvar.plan.machine import Machine, this_machine
 from elinvar.plan.page import size
+from elinvar.record.durable import write_whole
 from elinvar.spec.numerics import Numerics
 
 PACKAGES = ("torch", "numpy", "msgspec", "click", "rich", "blake3", "safetensors", "tokenizers", "plotly")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 LEAST_DISK_BYTES = 2**30
+FINGERPRINT_FILE = "fingerprint.json"
 
 
 class Check(Struct, frozen=True, kw_only=True):
@@ -48,8 +53,8 @@ class Examination(Struct, frozen=True, kw_only=True):
     fingerprint_digest: Digest | None
 
 
-@click.command
-@click.option("--json", "as_json", is_flag=True, help="Print the examination as JSON.")
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, as_json: bool) -> None:
     """What this machine has, whether it suffices, and the fingerprint that its bits depend on.
 
@@ -57,9 +62,9 @@ def command(*, as_json: bool) -> None:
     """
     examination = examine(Path.cwd())
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(examination), indent=2))
+        print_json(msgspec.to_builtins(examination))
     else:
-        click.echo("\n".join(lines(examination)))
+        print_lines(*lines(examination))
     if not examination.ok:
         sys.exit(EXIT_DOES_NOT_FIT)
 
@@ -77,7 +82,7 @@ def examine(folder: Path) -> Examination:
         _browser(),
     ]
     arithmetic, fingerprint, digest = _arithmetic(machine)
-    checks += arithmetic
+    checks += [*arithmetic, _keep(fingerprint)]
     return Examination(
         ok=all(check.ok for check in checks if check.needed),
         machine=machine,
@@ -99,6 +104,26 @@ def lines(examination: Examination) -> list[str]:
     missing = [check.name for check in examination.checks if check.needed and not check.ok]
     verdict = f"not ready: {', '.join(missing)}" if missing else "ready"
     return [*found, "", verdict]
+
+
+def kept_fingerprint() -> dict[str, str] | None:
+    """The fingerprint that the last `elinvar doctor` kept; None where there is none."""
+    try:
+        return msgspec.json.decode((cache_root() / FINGERPRINT_FILE).read_bytes(), type=dict[str, str])
+    except (OSError, ElinvarError, msgspec.DecodeError):
+        return None
+
+
+def _keep(fingerprint: dict[str, str]) -> Check:
+    """Whether the cache, where data stores are built too, can be written."""
+    try:
+        root = cache_root()
+        root.mkdir(parents=True, exist_ok=True)
+        if fingerprint:
+            write_whole(root / FINGERPRINT_FILE, msgspec.json.encode(fingerprint))
+    except (OSError, ElinvarError) as error:
+        return Check(name="cache", ok=False, found=str(error))
+    return Check(name="cache", ok=True, found=str(root))
 
 
 def _package(name: str) -> Check:

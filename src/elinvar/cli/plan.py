@@ -5,16 +5,22 @@ from pathlib import Path
 import click
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from elinvar.cli.doctor import kept_fingerprint
+from elinvar.cli.subject import open_subject
+from elinvar.cli.terminal import print_json, print_lines
 from elinvar.identity import Digest
+from elinvar.plan.claim import Claim, relation_of
 from elinvar.plan.machine import THIS, read_machine
 from elinvar.plan.page import lines
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan, resolve_ranks
 from elinvar.plan.rate import measured_rate
-from elinvar.record.folder import RunFolder
+from elinvar.record.attempt import Attempt
 from elinvar.spec.canonical import experiment_digest, math_digest
 from elinvar.spec.execution import Execution
-from elinvar.spec.read import read, with_overrides
+from elinvar.spec.layers import preset_names
+from elinvar.spec.read import with_overrides
 
 
 class PlanOutput(Struct, frozen=True, kw_only=True):
@@ -29,16 +35,17 @@ class PlanOutput(Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-@click.command
+@click.command("plan")
 @click.argument("source", metavar="RUN.toml|PRESET|DIR")
-@click.argument("overrides", nargs=-1, metavar="[key=value]...")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--machine", metavar="NAME|FILE", help="Plan for another machine than the run file names.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(source: str, overrides: tuple[str, ...], machine: str | None, *, as_json: bool) -> None:
     """Parameters, tokens, ownership, memory, time and claim of a run, before it runs.
 
     A run folder is planned as `elinvar resume` would continue it; its overrides may change the
-    execution only. Exit 3 where the run needs more memory than the machine has.
+    execution only, and the claim compares the fingerprint of its last attempt with the one that
+    `elinvar doctor` kept. Exit 3 where the run needs more memory than the machine has.
     """
     name, plan = _planned(source, overrides, machine)
     if as_json:
@@ -51,24 +58,40 @@ def command(source: str, overrides: tuple[str, ...], machine: str | None, *, as_
             memory_bytes_per_rank=plan.memory.num_bytes,
             plan=plan,
         )
-        click.echo(msgspec.json.format(msgspec.json.encode(output), indent=2))
+        print_json(msgspec.to_builtins(output))
     else:
-        click.echo("\n".join(lines(plan, name)))
+        print_lines(*lines(plan, name))
 
 
 def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tuple[str, Plan]:
     launched = launcher_ranks()
-    if Path(source).is_dir():
-        folder = RunFolder.open(Path(source))
-        attempts = folder.attempts()
-        last = msgspec.convert(attempts[-1].start.execution, Execution) if attempts else Execution()
-        execution = with_overrides(last, overrides)
-        rate = measured_rate(folder, resolve_ranks(execution, launched))
-        there = read_machine(machine or THIS)
-        plan = make_plan(folder.experiment(), execution, there, launcher_ranks=launched, rate=rate)
-        return folder.path.name, plan
-    reading = read(source, overrides)
-    for note in reading.notes:
-        click.echo(note, err=True)
-    there = read_machine(machine or reading.machine or THIS)
-    return reading.name, make_plan(reading.experiment, reading.execution, there, launcher_ranks=launched)
+    subject = open_subject(source) if _is_folder(source) else open_subject(source, overrides)
+    for note in subject.notes:
+        click.echo(f"note: {note}", err=True)
+    there = read_machine(machine or subject.machine or THIS)
+    if subject.folder is None:
+        assert subject.execution is not None, "a run file has an execution"
+        return subject.name, make_plan(subject.experiment, subject.execution, there, launcher_ranks=launched)
+    execution = with_overrides(subject.execution or Execution(), overrides)
+    rate = measured_rate(subject.folder, resolve_ranks(execution, launched))
+    plan = make_plan(subject.experiment, execution, there, launcher_ranks=launched, rate=rate)
+    attempts = subject.folder.attempts()
+    if attempts and there.name == THIS:
+        plan = replace(plan, claim=_claim_of_continuing(plan, attempts[-1]))
+    return subject.name, plan
+
+
+def _is_folder(source: str) -> bool:
+    return source not in preset_names() and Path(source).is_dir()
+
+
+def _claim_of_continuing(plan: Plan, last: Attempt) -> Claim:
+    """What continuing on this machine promises, by the fingerprint that `elinvar doctor` kept.
+
+    The experiment decides the parts `threads` and `deterministic`, and it is the same.
+    """
+    there, here = dict(last.start.fingerprint), kept_fingerprint()
+    if here is None or here.get("device") != there.get("device"):
+        return relation_of(plan.experiment, there, plan.experiment, None)
+    decided = {name: there[name] for name in ("threads", "deterministic") if name in there}
+    return relation_of(plan.experiment, there, plan.experiment, here | decided)

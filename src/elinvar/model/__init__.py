@@ -1,0 +1,1 @@
+"""The network: its forward pass, sampling, and the exchange with other formats."""
