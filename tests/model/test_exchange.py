@@ -78,7 +78,7 @@ def test_our_model_with_their_weights_has_their_logits(model):
     hf = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config))
     with torch.no_grad():
         for parameter in hf.parameters():
-            parameter += 0.2 * torch.randn_like(parameter)
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
     state, read = from_hugging_face(hf.state_dict(), hf.config.to_dict())
     assert read == model
     torch.testing.assert_close(ours(read, state), theirs(hf), rtol=1e-5, atol=1e-5)

@@ -26,7 +26,7 @@ def transformer():
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if not name.endswith("norm.weight"):
-                parameter *= 10
+                parameter.mul_(10)
     return built
 
 
@@ -51,11 +51,8 @@ def twin(transformer, num_tokens, temperature, top_k, top_p, seed):
             nucleus.append((token, weight))
             mass += weight / sum(weights)
         point = uniform(key(seed, "generate"), len(tokens), 1).item() * sum(weight for _, weight in nucleus)
-        for token, weight in nucleus:
-            point -= weight
-            if point < 0:
-                break
-        tokens.append(token)
+        edges = itertools.accumulate(weight for _, weight in nucleus)
+        tokens.append(next(token for (token, _), edge in zip(nucleus, edges, strict=True) if point < edge))
     return tokens[len(PROMPT) :]
 
 
@@ -137,6 +134,13 @@ def test_first_tokens_of_many_seeds_pass_chi_square(transformer):
     assert chi_square < freedom + 4 * math.sqrt(2 * freedom)
 
 
+def test_ids_without_a_meaning_are_never_drawn(transformer):
+    free = sample(transformer, 60, temperature=5.0)
+    cut = sample(transformer, 60, temperature=5.0, num_ids=6)
+    assert max(free) > 6
+    assert set(cut) == set(range(6))
+
+
 def test_tokens_come_one_by_one_and_leave_no_mode_behind(transformer):
     tokens = generate(transformer, PROMPT, 10**6, temperature=1.0, top_k=0, top_p=1.0, seed=0)
     first = list(itertools.islice(tokens, 3))
@@ -159,6 +163,8 @@ def test_tokens_come_one_by_one_and_leave_no_mode_behind(transformer):
         ({"prompt": []}, "the prompt has no tokens"),
         ({"prompt": [3, 29]}, "token 29, but the model knows 0 to 28"),
         ({"prompt": [-1]}, "token -1, but"),
+        ({"num_ids": 30}, "num_ids must be 1 to 29"),
+        ({"num_ids": 0}, "num_ids must be 1 to 29"),
     ],
 )
 def test_wrong_arguments_are_refused_at_the_call(transformer, changes, message):

@@ -51,15 +51,18 @@ def tokens_of(seed, batch=2, length=9, vocab_size=37):
     return torch.from_numpy(np.random.default_rng(seed).integers(0, vocab_size, (batch, length)))
 
 
-def lively(model, numerics=Numerics(), seed=3, gain=8.0):
+FP32 = Numerics()
+
+
+def lively(model, numerics=FP32, seed=3, gain=8.0):
     """A model whose weights are large enough that every part of it moves the logits, norms included."""
     transformer = build(model, numerics, seed)
     with torch.no_grad():
         for name, parameter in transformer.named_parameters():
             if name.endswith("norm.weight"):
-                parameter += 0.3 * normal(key(name), 0, parameter.numel()).float()
+                parameter.add_(normal(key(name), 0, parameter.numel()).float(), alpha=0.3)
             else:
-                parameter *= gain
+                parameter.mul_(gain)
     return transformer
 
 

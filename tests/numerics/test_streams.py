@@ -195,6 +195,7 @@ def test_keep_mask_compares_integers(drop, count):
 def test_keep_mask_is_by_logical_index_and_keeps_its_share():
     mask = keep_mask(5, (7, 100, 1001), 0.3)
     assert torch.equal(mask.view(-1)[:70_000], keep_mask(5, (70, 1000), 0.3).view(-1))
+    assert torch.equal(keep_mask(5, (300, 400), 0.25).view(-1), uniform(5, 0, 120_000) >= 0.25)
     n = mask.numel()
     assert abs(mask.double().mean() - 0.7) < 4 * (0.21 / n) ** 0.5
     assert bool(keep_mask(5, (1000,), 0.0).all())

@@ -24,6 +24,11 @@ def print_lines(*lines: str) -> None:
     _write("".join(f"{line}\n" for line in lines))
 
 
+def print_text(text: str) -> None:
+    """Print a piece of text as it is, without a line end, at once."""
+    _write(text)
+
+
 def colours() -> bool:
     """Whether stdout is a terminal that shows colour and nobody asked for none."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

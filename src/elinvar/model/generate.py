@@ -8,7 +8,8 @@ exist for any length, though nothing was learned there. Nothing slides, nothing 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,13 +29,15 @@ def generate(
     top_k: int,
     top_p: float,
     seed: int,
+    num_ids: int | None = None,
 ) -> Iterator[int]:
     """`num_tokens` token ids that continue `prompt`, as they are drawn.
 
     `temperature` divides the logits; 0 takes the most likely token (of equals the lowest id).
     `top_k` keeps the k most likely tokens (0: all). `top_p` in (0, 1] keeps the smallest set
     of most likely tokens that holds that much probability (nucleus sampling, Holtzman et al.
-    2020, arXiv 1904.09751). The three act in this order; the draw is in float64.
+    2020, arXiv 1904.09751). The three act in this order; the draw is in float64. Of a vocabulary
+    larger than the tokenizer's, `num_ids` keeps the ids that mean something: 0 to num_ids - 1.
 
     Raises InvalidInput at the call for an argument out of its range, an empty prompt, or a
     token outside the vocabulary; RunFailed while drawing where logits are not finite.
@@ -49,7 +52,12 @@ def generate(
             raise InvalidInput(
                 f"the prompt has token {token}, but the model knows 0 to {model.model.vocab_size - 1}"
             )
-    return _continue(model, list(prompt), num_tokens, temperature, top_k, top_p, key(seed, "generate"))
+    if num_ids is not None and not 1 <= num_ids <= model.model.vocab_size:
+        raise InvalidInput(
+            f"num_ids must be 1 to {model.model.vocab_size}, the model's vocabulary, got {num_ids}"
+        )
+    pick = partial(choose, temperature=temperature, top_k=top_k, top_p=top_p)
+    return _continue(model, list(prompt), num_tokens, num_ids, key(seed, "generate"), pick)
 
 
 def choose(logits_V: Tensor, draw: float, *, temperature: float, top_k: int, top_p: float) -> int:
@@ -82,17 +90,15 @@ def _continue(
     model: Transformer,
     tokens: list[int],
     num_tokens: int,
-    temperature: float,
-    top_k: int,
-    top_p: float,
+    num_ids: int | None,
     stream: int,
+    pick: Callable[[Tensor, float], int],
 ) -> Iterator[int]:
     cache = model.new_cache(1, len(tokens) + num_tokens)
     unread = tokens
     for position in range(len(tokens), len(tokens) + num_tokens):
-        logits_V = _read(model, unread, cache)
-        draw = float(uniform(stream, position, 1))
-        token = choose(logits_V, draw, temperature=temperature, top_k=top_k, top_p=top_p)
+        logits_V = _read(model, unread, cache)[:num_ids]
+        token = pick(logits_V, float(uniform(stream, position, 1)))
         yield token
         unread = [token]
 
