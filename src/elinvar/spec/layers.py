@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from elinvar.errors import InvalidInput
 from elinvar.spec.explain import Problem, nearest, page, toml_text
 from elinvar.spec.fields import KIND, Table, run_file
-from elinvar.spec.positions import marks, positions
+from elinvar.spec.positions import Mark, marks, positions
 from elinvar.spec.source import is_builtin, missing_file_hint
 
 BASE = "base"
@@ -245,16 +245,25 @@ def _not_toml(text: str, name: str, said: str) -> InvalidInput:
         return InvalidInput(f"{name} is not TOML: {said}")
     what, line, column = match[1], int(match[2]), int(match[3])
     lines = text.replace("\r\n", "\n").split("\n")
-    defined: dict[tuple[str | int, ...], int] = {}
-    for mark in marks(text):
-        if mark.defines and mark.line <= line and mark.path in defined:
-            key = ".".join(map(str, mark.path))
-            return InvalidInput(
-                f"{name}:{mark.line}:{mark.column}: {key} is written twice",
-                [lines[mark.line - 1].strip(), f"first at {name}:{defined[mark.path]}"],
-            )
-        if mark.defines:
-            defined[mark.path] = mark.line
+    twice = _written_twice(text, line) if what.startswith(("Cannot", "Duplicate")) else None
+    if twice is not None:
+        first, second = twice
+        return InvalidInput(
+            f"{name}:{second.line}:{second.column}: {'.'.join(map(str, second.path))} is written twice",
+            [lines[second.line - 1].strip(), f"first at {name}:{first.line}:{first.column}"],
+        )
     shown = lines[line - 1].strip() if line <= len(lines) else ""
     details: Sequence[str] = [shown] if shown else []
     return InvalidInput(f"{name}:{line}:{column}: not TOML: {what[0].lower()}{what[1:]}", details)
+
+
+def _written_twice(text: str, until: int) -> tuple[Mark, Mark] | None:
+    """The first two definitions of one key up to line `until`."""
+    defined: dict[tuple[str | int, ...], Mark] = {}
+    for mark in marks(text):
+        if mark.line > until or not mark.defines:
+            continue
+        if mark.path in defined:
+            return defined[mark.path], mark
+        defined[mark.path] = mark
+    return None
