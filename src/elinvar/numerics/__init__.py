@@ -1,0 +1,1 @@
+"""Arithmetic with one result: streams, the fold, norms, digests and the fingerprint."""

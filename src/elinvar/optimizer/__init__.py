@@ -1,0 +1,1 @@
+"""How gradients become new parameters: one optimizer a file, the schedule, and clipping."""

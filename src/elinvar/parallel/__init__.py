@@ -1,0 +1,1 @@
+"""Ranks: who holds what, and how data moves between them. Knows nothing of training."""

@@ -1,0 +1,1 @@
+"""A run from start to end: launching ranks, the loop, stopping, recovering, recording."""

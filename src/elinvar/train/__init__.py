@@ -1,0 +1,1 @@
+"""One step: microbatches become gradients, gradients become the next state."""

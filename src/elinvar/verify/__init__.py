@@ -1,0 +1,1 @@
+"""Proof: the same experiment under other executions, compared bit by bit."""

@@ -1,0 +1,152 @@
+"""What `train` and `resume` share: carry a wanted run out, and say how it ended.
+
+Noun: `carry_out`, which returns the exit code. PyTorch is imported here only after the warm process
+that ranks are forked from has been started, so that both imports happen at the same time.
+"""
+
+import sys
+import click
+
+from elinvar.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_STOPPED,
+    ElinvarError,
+    RunFailed,
+)
+from elinvar.plan.plan import Plan, launcher_ranks, resolve_ranks
+from elinvar.record.attempt import INTERRUPTED, STOPPED
+from elinvar.run.forkserver import warm_up
+from elinvar.run.job import Outcome
+from elinvar.run.prepare import Asked, Preparation, prepare, saved_step
+from elinvar.spec.canonical import experiment_digest
+
+
+def carry_out(asked: Asked) -> int:
+    """Run what was asked for; returns the exit code of a run that ended well or was stopped.
+
+    Raises RunFailed, its last line saying `resumable from STEP`, where it failed after it began.
+    """
+    launched = launcher_ranks()
+    if launched is not None and launched > 1:
+        return _attached(asked)
+    ranks = resolve_ranks(asked.execution, launched)
+    if ranks > 1:
+        warm_up()
+    preparation = prepare(asked)
+    _announce(preparation)
+    if preparation.is_complete:
+        preparation.lock.release()
+        _say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
+        return EXIT_OK
+    try:
+        if ranks > 1:
+            from elinvar.run.launch import launch
+
+            outcome = launch(preparation.job)
+        else:
+            from elinvar.run.attach import run_alone
+
+            outcome = run_alone(preparation)
+    except BaseException as error:
+        raise _ended(preparation, error) from None
+    preparation.end(outcome)
+    return _report(preparation, outcome)
+
+
+def _attached(asked: Asked) -> int:
+    """As a rank of a launcher; only rank 0 speaks and writes."""
+    from elinvar.run.attach import run_attached
+
+    prepared: list[Preparation] = []
+
+    def on_rank_0() -> Preparation:
+        prepared.append(prepare(asked))
+        _announce(prepared[0])
+        return prepared[0]
+
+    try:
+        outcome = run_attached(on_rank_0)
+    except BaseException as error:
+        if not prepared:
+            raise
+        raise _ended(prepared[0], error) from None
+    if outcome is None:
+        if prepared:
+            prepared[0].lock.release()
+            _say(f"done   step {saved_step(prepared[0].folder)} is reached already; nothing to do")
+        return EXIT_OK
+    if not prepared:
+        return _exit_code(outcome)
+    prepared[0].end(outcome)
+    return _report(prepared[0], outcome)
+
+
+def _ended(preparation: Preparation, error: BaseException) -> BaseException:
+    """Close the attempt of a run that failed; the error to raise, which says from where to go on."""
+    message = error.message if isinstance(error, ElinvarError) else f"{type(error).__name__}: {error}"
+    try:
+        preparation.end(None, message)
+    except ElinvarError as second:
+        message = f"{message}; and its end could not be recorded: {second.message}"
+    if not isinstance(error, ElinvarError) or error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED):
+        return error
+    step = saved_step(preparation.folder)
+    again = f"elinvar resume {preparation.folder.path}"
+    last = f"resumable from {step}" if step else "no generation was saved: it starts anew at step 0"
+    return type(error)(message, [*error.lines, f"to go on: {again}", last])
+
+
+def _announce(preparation: Preparation) -> None:
+    """The plan in one line, and where the run lives."""
+    if preparation.job.quiet:
+        return
+    plan = preparation.plan
+    _say(
+        f"plan   {plan.num_parameters:,} parameters · {plan.tokens_per_step:,} tokens/step · "
+        f"{preparation.job.until} steps · {plan.ranks} rank{'s' * (plan.ranks > 1)} · "
+        f"peak ~{plan.memory.num_bytes * (plan.ranks if plan.device == 'cpu' else 1) / 2**20:,.0f} MiB · "
+        f"{_promise(plan)}"
+    )
+    for warning in plan.warnings:
+        _say(f"note   {warning}")
+    state = "new" if preparation.is_new else f"continues from step {saved_step(preparation.folder)}"
+    _say(f"run    {preparation.folder.path} ({state}) · experiment {experiment_digest(plan.experiment)[:12]}")
+
+
+def _promise(plan: Plan) -> str:
+    return f"{plan.claim.relation} on any number of ranks, workers, restarts"
+
+
+def _report(preparation: Preparation, outcome: Outcome) -> int:
+    """Say how it ended and what can be done next."""
+    folder = preparation.folder.path
+    if not preparation.job.quiet:
+        words = {STOPPED: "stopped", INTERRUPTED: "interrupted"}.get(outcome.reason, "saved")
+        _say(f"{words:<6} step {outcome.step} · update digest {outcome.update_digest[:16]}")
+        if outcome.reason in (STOPPED, INTERRUPTED):
+            _say(f"resumable from {outcome.saved_step}: elinvar resume {folder}")
+        else:
+            _write_page(preparation)
+            _say(f'try    elinvar sample {folder} "The "')
+    return _exit_code(outcome)
+
+
+def _write_page(preparation: Preparation) -> None:
+    from elinvar.report.page import page
+    from elinvar.record.durable import write_whole
+
+    path = preparation.folder.path / "report.html"
+    write_whole(path, page(preparation.folder.path).encode())
+    _say(f"report {path}")
+
+
+def _exit_code(outcome: Outcome) -> int:
+    return {STOPPED: EXIT_STOPPED, INTERRUPTED: EXIT_INTERRUPTED}.get(outcome.reason, EXIT_OK)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+    sys.stderr.flush()
+
+

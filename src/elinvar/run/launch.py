@@ -1,0 +1,123 @@
+"""Several ranks on this machine, on the process machinery of `torch.distributed.elastic`.
+
+Noun: the parent, which holds the store where ranks meet, hears signals, and asks for a stop. It
+leaves no process behind: workers die with it, and it ends them when one of them fails.
+"""
+
+import logging
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+import msgspec
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+
+from elinvar import errors
+from elinvar.errors import EXIT_INTERRUPTED, ElinvarError, RunFailed
+from elinvar.run.forkserver import warm_up
+from elinvar.run.job import Job, Outcome
+from elinvar.run.stop import STOP_KEY, Request, asked
+from elinvar.run.worker import ERROR_KEY, Failure, work
+
+POLL_S = 0.02
+_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Quit(ElinvarError):
+    """A second Ctrl-C: the ranks were ended without saving."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def launch(job: Job) -> Outcome:
+    """Run `job` on `job.execution.ranks` processes and wait for their end.
+
+    Raises what a rank raised (our own errors as they are), RunFailed where a rank died, and Quit.
+    """
+    warm_up()
+    # What elastic logs about a failed worker is told by our own error, once and in plain words.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    size = job.execution.ranks
+    assert isinstance(size, int)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback())}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
+    context = start_processes(
+        name="elinvar",
+        entrypoint=work,
+        args={rank: (job, rank, size, "127.0.0.1", store.port) for rank in range(size)},
+        envs={rank: environment for rank in range(size)},
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        start_method="forkserver",
+    )
+    try:
+        ears = _Ears(store, quiet=job.quiet)
+        while (result := context.wait(timeout=0)) is None:
+            ears.pass_on()
+            time.sleep(POLL_S)
+        if result.failures:
+            raise _failure(store, {rank: f.exitcode for rank, f in result.failures.items()})
+        outcome = result.return_values[0]
+        assert isinstance(outcome, Outcome)
+        return outcome
+    finally:
+        context.close(signal.SIGKILL)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+class _Ears:
+    """The parent's signal handlers: the first request goes to the ranks, a second Ctrl-C quits.
+
+    They replace elastic's, which would end the ranks in the middle of a step.
+    """
+
+    def __init__(self, store: dist.Store, *, quiet: bool) -> None:
+        self._store = store
+        self._quiet = quiet
+        self._heard = Request.NONE
+        self._passed_on = Request.NONE
+        self._quits = False
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        for number in _STOPS:
+            signal.signal(number, self._on_terminate)
+
+    def pass_on(self) -> None:
+        """Tell the ranks what was heard; they stop at the end of a step that all agree on."""
+        if self._quits:
+            raise Quit("quit without saving, as asked")
+        if self._heard > self._passed_on:
+            self._store.set(STOP_KEY, str(int(self._heard)))
+            self._passed_on = self._heard
+            if self._heard is Request.INTERRUPT and not self._quiet:
+                print(asked(), file=sys.stderr, flush=True)
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        self._heard = max(self._heard, Request.STOP)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._quits = self._heard is Request.INTERRUPT
+        self._heard = Request.INTERRUPT
+
+
+def _failure(store: dist.Store, exit_codes: dict[int, int]) -> ElinvarError:
+    """The error behind the first failed rank."""
+    rank, code = next(iter(exit_codes.items()))
+    if code < 0:
+        return RunFailed(f"rank {rank} was killed by {signal.Signals(-code).name}")
+    text = store.get(ERROR_KEY) if store.check([ERROR_KEY]) else b""
+    if not text:
+        return RunFailed(f"rank {rank} ended with exit code {code}")
+    failure = msgspec.json.decode(text, type=Failure)
+    if not failure.kind:
+        return RunFailed(f"rank {failure.rank}: {failure.message}", failure.lines)
+    error = getattr(errors, failure.kind)(failure.message, failure.lines)
+    assert isinstance(error, ElinvarError)
+    return error
+
+
+def _loopback() -> str:
+    return "lo0" if sys.platform == "darwin" else "lo"

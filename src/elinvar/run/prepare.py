@@ -1,0 +1,195 @@
+"""From what a user asked to a job: which folder, which attempt, and whether it may go on.
+
+Nouns: `Asked` (a train or resume command, resolved) and the `Preparation` that holds the folder's
+lock. Nothing is created before everything that can be refused has been looked at. No PyTorch here.
+"""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from elinvar.data.feed import Feed
+from elinvar.data.store import open_store
+from elinvar.errors import InvalidInput
+from elinvar.plan.machine import Machine
+from elinvar.plan.plan import Plan, launcher_ranks, make_plan
+from elinvar.record.attempt import AttemptEnd, next_attempt
+from elinvar.record.folder import Lock, RunFolder, new_path
+from elinvar.record.lineage import Lineage
+from elinvar.record.manifest import list_generations
+from elinvar.run.job import Job, Kill, Outcome, Source
+from elinvar.spec.canonical import experiment_digest, math_digest
+from elinvar.spec.execution import Execution
+from elinvar.spec.experiment import Experiment
+from elinvar.spec.explain import refused_continuation
+from elinvar.spec.read import experiment_json
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that somebody wants: `folder` None asks for a new one below `root`, named after `name`."""
+
+    name: str
+    experiment: Experiment
+    execution: Execution
+    machine: Machine
+    folder: Path | None = None
+    root: Path = Path("runs")
+    until: int | None = None
+    at: int | None = None
+    accept: bool = False
+    fork: tuple[Path, int] | None = None
+    command: tuple[str, ...] = ()
+    kill: Kill | None = None
+    quiet: bool = False
+
+
+@dataclass
+class Preparation:
+    """A job that may run, the plan behind it, and the lock that is held meanwhile."""
+
+    job: Job
+    plan: Plan
+    folder: RunFolder
+    lock: Lock = field(repr=False)
+    is_new: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the newest generation is at or past the step that was asked for."""
+        return self.job.at is None and saved_step(self.folder) >= self.job.until
+
+    def end(self, outcome: Outcome | None, message: str = "") -> None:
+        """Write the attempt's last row and give the folder free."""
+        step = outcome.step if outcome else last_step(self.folder)
+        with self.folder.journals().attempts as journal:
+            journal.append(
+                AttemptEnd(
+                    attempt=self.job.attempt,
+                    time_s=time.time(),
+                    to_step=step,
+                    reason=outcome.reason if outcome else "failed",
+                    message=message,
+                )
+            )
+            journal.sync()
+        self.lock.release()
+
+
+def prepare(asked: Asked) -> Preparation:
+    """Check, plan, create or open the folder, and lock it. Raises InvalidInput, DoesNotFit, StorageFailed."""
+    experiment = asked.experiment
+    plan = make_plan(experiment, asked.execution, asked.machine, launcher_ranks=launcher_ranks())
+    until = _until(asked)
+    store = open_store(experiment.data, cache_folder())
+    Feed(store, experiment)  # refuses data that are too short or that the model cannot name
+    exists = asked.folder is not None and (asked.folder / "experiment.json").exists()
+    source = _source(asked.fork) if asked.fork is not None else None
+    if exists:
+        assert asked.folder is not None
+        if source is not None:
+            raise InvalidInput(f"{asked.folder} holds a run already; a fork needs a new folder", ["--run OTHER"])
+        folder = RunFolder.open(asked.folder)
+        _check_same(folder, asked)
+    else:
+        path = asked.folder or new_path(asked.root, asked.name, experiment_digest(experiment))
+        folder = RunFolder.create(path, experiment_json(experiment), _lineage(source))
+    lock = folder.lock()
+    assert isinstance(plan.execution.ranks, int)
+    job = Job(
+        folder=str(folder.path),
+        attempt=next_attempt(folder.attempts_path),
+        experiment=experiment,
+        execution=plan.execution,
+        wanted_ranks=asked.execution.ranks,
+        ownership=plan.ownership,
+        until=until,
+        at=asked.at,
+        accept=asked.accept,
+        fork=source if source is not None else _recorded_fork(folder),
+        planned_memory_bytes=plan.memory.num_bytes,
+        machine=msgspec.to_builtins(asked.machine),
+        command=asked.command,
+        kill=asked.kill,
+        quiet=asked.quiet,
+    )
+    return Preparation(job=job, plan=plan, folder=folder, lock=lock, is_new=not exists)
+
+
+def saved_step(folder: RunFolder) -> int:
+    """The step of the newest committed generation; 0 where there is none."""
+    found = list_generations(folder.generations_path)
+    return found[-1].step if found else 0
+
+
+def last_step(folder: RunFolder) -> int:
+    """The last step of the newest attempt that wrote a metrics row."""
+    rows, _ = folder.metrics()
+    return rows[-1].step if rows else 0
+
+
+def cache_folder() -> Path | None:
+    """Where built data is kept, if the user said so: ELINVAR_CACHE."""
+    named = os.environ.get("ELINVAR_CACHE")
+    return Path(named) if named else None
+
+
+def _until(asked: Asked) -> int:
+    steps = asked.experiment.length.steps
+    if asked.until is None:
+        return steps
+    if not 1 <= asked.until <= steps:
+        raise InvalidInput(
+            f"--until {asked.until} lies outside the run: experiment.length.steps is {steps}",
+            [f"choose 1 to {steps}, or lengthen the run: experiment.length.steps={max(asked.until, 1)}"],
+        )
+    return asked.until
+
+
+def _check_same(folder: RunFolder, asked: Asked) -> None:
+    """Refuse to continue a folder with another experiment, with both values of each changed path."""
+    recorded = folder.experiment()
+    if experiment_digest(recorded) == experiment_digest(asked.experiment):
+        return
+    if asked.accept and math_digest(recorded) == math_digest(asked.experiment):
+        return
+    raise refused_continuation(str(folder.path), recorded, asked.experiment, saved_step(folder))
+
+
+def _source(fork: tuple[Path, int]) -> Source:
+    """The parent of a fork. Raises InvalidInput where it is no run, or has no generation at that step."""
+    path, step = fork
+    parent = RunFolder.open(path)
+    found = list_generations(parent.generations_path)
+    if step not in [generation.step for generation in found]:
+        steps = ", ".join(str(generation.step) for generation in found) or "none"
+        raise InvalidInput(f"{path} has no generation at step {step}", [f"generations are at step: {steps}"])
+    return Source(
+        generations=str(parent.generations_path),
+        step=step,
+        run=str(parent.path),
+        experiment_digest=experiment_digest(parent.experiment()),
+    )
+
+
+def _lineage(source: Source | None) -> Lineage | None:
+    if source is None:
+        return None
+    found = [g for g in list_generations(Path(source.generations)) if g.step == source.step]
+    return Lineage(
+        run=source.run,
+        step=source.step,
+        generation=found[-1].name,
+        experiment_digest=source.experiment_digest,
+    )
+
+
+def _recorded_fork(folder: RunFolder) -> Source | None:
+    """A fork that was killed before its first generation begins at its parent again."""
+    lineage = folder.lineage()
+    if lineage is None or list_generations(folder.generations_path):
+        return None
+    return _source((Path(lineage.run), lineage.step))

@@ -1,0 +1,17 @@
+"""The process-wide switches of PyTorch that an experiment's numerics fix, set in one place."""
+
+import torch
+
+from elinvar.spec.numerics import Numerics
+
+
+def apply(numerics: Numerics) -> None:
+    """Set threads, deterministic kernels and full fp32 products for this process."""
+    torch.set_num_threads(numerics.threads)
+    torch.use_deterministic_algorithms(numerics.deterministic)
+    # Filling fresh memory costs a pass over it and hides nothing: we never read what we did not write.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.set_float32_matmul_precision("highest")
+    if torch.cuda.is_available():
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.allow_tf32 = False

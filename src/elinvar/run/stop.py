@@ -1,0 +1,86 @@
+"""Asking a run to stop: at the end of a step that all ranks agree on, never in the middle of one.
+
+Nouns: `Request` (none, stop, interrupt) and its sources. A source only answers what this process
+has heard; the ranks exchange the answers with each step's totals and obey the strongest.
+"""
+
+import os
+import signal
+import sys
+from enum import IntEnum
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import torch.distributed as dist
+
+from elinvar.errors import EXIT_INTERRUPTED
+from elinvar.record.manifest import list_generations
+
+STOP_KEY = "elinvar/stop"
+
+
+class Request(IntEnum):
+    """What was asked for; the larger one wins."""
+
+    NONE = 0
+    STOP = 1  # SIGTERM: save and exit 75
+    INTERRUPT = 2  # Ctrl-C: save and exit 130
+
+
+class Source(Protocol):
+    """Where a rank hears of requests."""
+
+    def heard(self) -> Request:
+        """The strongest request heard by this rank so far."""
+
+
+class StoreSource:
+    """A rank below a launching parent: rank 0 asks the parent's store, the others hear nothing."""
+
+    def __init__(self, store: dist.Store, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+
+    def heard(self) -> Request:
+        """See `Source.heard`; one small request to the store on rank 0."""
+        if self._rank != 0 or not self._store.check([STOP_KEY]):
+            return Request.NONE
+        return Request(int(self._store.get(STOP_KEY)))
+
+
+class SignalSource:
+    """A process that is a rank itself: SIGTERM asks to stop, SIGINT interrupts, a second SIGINT quits at once."""
+
+    def __init__(self, generations: Path | None) -> None:
+        self._heard = Request.NONE
+        self._generations = generations
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+
+    def heard(self) -> Request:
+        """See `Source.heard`."""
+        return self._heard
+
+    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+        self._heard = max(self._heard, Request.STOP)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._heard == Request.INTERRUPT:
+            if self._generations is not None:
+                print(lost(self._generations), file=sys.stderr, flush=True)
+            os._exit(EXIT_INTERRUPTED)
+        self._heard = Request.INTERRUPT
+        print(asked(), file=sys.stderr, flush=True)
+
+
+def asked() -> str:
+    """What is said at the first Ctrl-C."""
+    return "\ninterrupted: saving at the end of this step (Ctrl-C again quits at once)"
+
+
+def lost(generations: Path) -> str:
+    """What is said at the second Ctrl-C: what is lost, and from where the run can go on."""
+    found = list_generations(generations)
+    step = found[-1].step if found else 0
+    return f"\nquit without saving: every step after {step} is lost\nresumable from {step}"

@@ -1,0 +1,63 @@
+"""A rank in a process of its own, below a launching parent on the same machine.
+
+The parent decides when to stop, so a worker ignores SIGINT and SIGTERM (a terminal or a scheduler
+sends them to everybody); it dies with its parent (Linux), and it tells the parent through the store
+why it failed, before its peers notice that it is gone.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import traceback
+
+import msgspec
+import torch.distributed as dist
+
+from elinvar.errors import EXIT_FAILED, ElinvarError
+from elinvar.run.job import Job, Outcome
+from elinvar.run.rank import run_rank
+from elinvar.run.stop import StoreSource
+
+ERROR_KEY = "elinvar/error"
+_PR_SET_PDEATHSIG = 1
+
+
+class Failure(msgspec.Struct):
+    """Why a rank failed: our own errors by class name, others with their traceback."""
+
+    rank: int
+    kind: str
+    message: str
+    lines: tuple[str, ...] = ()
+
+
+def work(job: Job, rank: int, size: int, host: str, port: int) -> Outcome:
+    """The entry point of a launched process; its return value reaches the parent."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+    try:
+        return run_rank(
+            job,
+            rank=rank,
+            size=size,
+            local_rank=rank,
+            store=dist.PrefixStore("elinvar/group", store),
+            source=StoreSource(store, rank),
+        )
+    except ElinvarError as error:
+        failure = Failure(rank, type(error).__name__, error.message, error.lines)
+    except Exception as error:
+        failure = Failure(rank, "", f"{type(error).__name__}: {error}", tuple(traceback.format_exc().splitlines()))
+    # Only the first failure counts: the others are peers that lost this one.
+    store.compare_set(ERROR_KEY, "", msgspec.json.encode(failure).decode())
+    sys.stderr.flush()
+    os._exit(EXIT_FAILED)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies; elsewhere the lost store ends it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
