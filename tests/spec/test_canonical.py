@@ -26,7 +26,7 @@ from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
 from elinvar.spec.read import experiment_json, parse_experiment, read, resolve
 
-PLACE = {"length.steps", "data.source"}
+PLACE = {"length.steps", "data.source"}  # written out here: a change of the rule must be meant
 TINY = msgspec.to_builtins(read("tiny").experiment)
 
 
@@ -242,7 +242,9 @@ def test_an_integer_for_a_float_and_a_negative_zero_are_one_experiment_from_pyth
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_not_finite_have_no_digest(bad):
     tiny = read("tiny").experiment
-    wrong = msgspec.structs.replace(tiny, optimizer=msgspec.structs.replace(tiny.optimizer, max_grad_norm=bad))
+    wrong = msgspec.structs.replace(
+        tiny, optimizer=msgspec.structs.replace(tiny.optimizer, max_grad_norm=bad)
+    )
     with pytest.raises(InvalidInput, match="finite|wrong value"):
         canonical(wrong)
 
@@ -264,7 +266,8 @@ def test_a_longer_cosine_run_is_another_experiment_and_a_longer_constant_run_is_
     kept = read("tiny", ["steps=300", "decay_steps=200"]).experiment
     assert experiment_digest(kept) == cosine[0]
     constant = [
-        experiment_digest(read("tiny", ["schedule.kind=constant", f"steps={n}"]).experiment) for n in (200, 300)
+        experiment_digest(read("tiny", ["schedule.kind=constant", f"steps={n}"]).experiment)
+        for n in (200, 300)
     ]
     assert constant[0] == constant[1]
 

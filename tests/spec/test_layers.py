@@ -33,7 +33,9 @@ def test_a_key_written_twice_names_both_lines(refusal):
     assert "run.toml:2:2: experiment is written twice" in refusal("[experiment]\n[experiment]\n")
 
 
-@pytest.mark.parametrize("line", ["seed = ", "seed 1", "seed = 01", 'seed = "a', "[experiment", "seed = 1 2", "= 1"])
+@pytest.mark.parametrize(
+    "line", ["seed = ", "seed 1", "seed = 01", 'seed = "a', "[execution", "seed = 1 2", "= 1"]
+)
 def test_what_is_no_toml_names_its_line(refusal, line):
     text = refusal(f"[experiment]\nlength.steps = 4\n{line}\n")
     assert text.startswith(("run.toml:3:", "run.toml:4:"))
@@ -80,7 +82,9 @@ def test_an_empty_file_says_what_is_missing(refusal):
 
 
 def test_a_table_where_a_value_belongs_and_the_other_way_round(refusal):
-    assert "experiment.seed cannot be a table" in refusal(preset_text("tiny").replace("seed = 0", "seed.x = 0"))
+    assert "experiment.seed cannot be a table" in refusal(
+        preset_text("tiny").replace("seed = 0", "seed.x = 0")
+    )
     base = 'base = "tiny"\n'
     assert "experiment.batch is a table" in refusal(base + "experiment.batch = 3\n")
     assert "experiment is a table" in refusal(base + "experiment = 3\n")

@@ -38,7 +38,7 @@ def refused(*overrides):
         ("data.source=/tmp/x y.jsonl", "experiment.data.source", "/tmp/x y.jsonl"),
         ("deterministic=false", "experiment.numerics.deterministic", False),
         ('experiment.schedule={kind="constant"}', "experiment.schedule", {"kind": "constant"}),
-        ('"experiment".\'seed\'=3', "experiment.seed", 3),
+        ("\"experiment\".'seed'=3", "experiment.seed", 3),
         ("machine=cpu-2", "machine", "cpu-2"),
     ],
 )
@@ -64,7 +64,9 @@ def test_a_full_path_is_always_accepted_and_a_suffix_exactly_where_it_fits_once(
             assert all(known in problem.details[0] for known in fitting)
 
 
-@pytest.mark.parametrize("text", ["data.source=123", "data.source=true", "data.source=1.5", "data.source=2024-01-01"])
+@pytest.mark.parametrize(
+    "text", ["data.source=123", "data.source=true", "data.source=1.5", "data.source=2024-01-01"]
+)
 def test_a_toml_value_of_another_type_is_no_string(text):
     message = refused(text)
     assert "experiment.data.source is a string" in message
@@ -131,7 +133,9 @@ def test_a_key_set_twice_names_both(texts):
 
 
 def test_problems_of_overrides_and_values_come_on_one_page_up_to_five():
-    message = refused("steps=1.5", "wieght=3", "lr=nan", "seed=-1", "hidden_size=true", "num_layers=0", "threads=0")
+    message = refused(
+        "steps=1.5", "wieght=3", "lr=nan", "seed=-1", "hidden_size=true", "num_layers=0", "threads=0"
+    )
     assert message.startswith("7 problems in the input")
     assert message.count("\n  1. ") == message.count("\n  5. ") == 1
     assert "6. " not in message

@@ -124,7 +124,9 @@ def test_resolve_takes_paths_from_the_folder_given(tmp_path, corpus):
     assert resolve(resolved, "/") == resolved
 
 
-@pytest.mark.parametrize("name, wanted", [("a.txt", "text"), ("a.jsonl", "jsonl"), ("a", "text"), ("a.ndjson", "jsonl")])
+@pytest.mark.parametrize(
+    "name, wanted", [("a.txt", "text"), ("a.jsonl", "jsonl"), ("a", "text"), ("a.ndjson", "jsonl")]
+)
 def test_the_format_follows_the_name_unless_it_is_written(run, tmp_path, name, wanted):
     (tmp_path / name).write_text('{"text": "hello"}\n')
     assert read(run(), [f"data.source={name}"]).experiment.data.format == wanted
@@ -161,7 +163,7 @@ def test_a_preset_can_be_a_base(run):
 
 def test_a_base_that_goes_in_a_circle_is_refused(run):
     run('base = "b.toml"\n', "a.toml")
-    run('base = "./../{}/a.toml"\n'.format(os.path.basename(os.getcwd())), "b.toml")
+    run(f'base = "./../{os.path.basename(os.getcwd())}/a.toml"\n', "b.toml")
     text = refused("a.toml")
     assert "circle" in text
     assert "b.toml:1:1" in text
@@ -238,4 +240,6 @@ def test_reading_needs_neither_torch_nor_numpy():
         "import sys, elinvar.spec.read as r, elinvar.spec.schema, elinvar.spec.render; r.read('tiny');"
         "assert not {'torch', 'numpy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )

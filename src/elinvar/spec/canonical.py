@@ -30,11 +30,13 @@ digest of an old experiment, however its default is chosen.
 """
 
 
+OUTSIDE = ("length.steps", "data.source")
+"""The paths that no digest covers: where the run stops, and where the data lies."""
+
+
 def canonical(experiment: Experiment) -> bytes:
     """The bytes that `experiment_digest` covers: sorted JSON without length and without the data's place."""
-    tree = resolved_tree(experiment)
-    del tree["length"], tree["data"]["source"]
-    return _enveloped(tree)
+    return _enveloped(_learned(experiment))
 
 
 def experiment_digest(experiment: Experiment) -> Digest:
@@ -44,8 +46,8 @@ def experiment_digest(experiment: Experiment) -> Digest:
 
 def math_digest(experiment: Experiment) -> Digest:
     """As `experiment_digest`, without numerics, the batch reduced to sequences a step and tokens a sequence."""
-    tree = resolved_tree(experiment)
-    del tree["length"], tree["data"]["source"], tree["numerics"]
+    tree = _learned(experiment)
+    del tree["numerics"]
     batch = experiment.batch
     tree["batch"] = {"sequences": batch.sequences, "tokens_per_sequence": batch.tokens_per_sequence}
     return Digest(blake3(_enveloped(tree)).hexdigest())
@@ -107,6 +109,15 @@ def fill_old_meanings(tree: dict[str, Any], schema: int, absent: Mapping[int, Ma
                 table = table.get(parent) if isinstance(table, dict) else None
             if isinstance(table, dict):
                 table.setdefault(name, old_meaning)
+
+
+def _learned(experiment: Experiment) -> dict[str, Any]:
+    """The resolved tree without what is outside the digests, and without tables that this empties."""
+    tree = resolved_tree(experiment)
+    for path in OUTSIDE:
+        table, name = path.split(".")
+        del tree[table][name]
+    return {name: value for name, value in tree.items() if value != {}}
 
 
 def _enveloped(tree: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from elinvar.errors import InvalidInput
-from elinvar.spec.canonical import experiment_digest
+from elinvar.spec.canonical import OUTSIDE, experiment_digest
 from elinvar.spec.experiment import Experiment
 
 MAX_PROBLEMS = 5
@@ -113,16 +113,15 @@ def flat(value: Struct) -> dict[str, Any]:
 
 def refused_continuation(folder: str, recorded: Experiment, asked: Experiment, step: int) -> InvalidInput:
     """The page that refuses to continue `folder`, newest generation at `step`, with another experiment."""
-    changed = differences(recorded, asked)
+    changed = [each for each in differences(recorded, asked) if each[0] not in OUTSIDE]
     width = max((len(path) for path, _, _ in changed), default=0)
     lines = [
         f"experiment.{path.ljust(width)}   run {toml_text(old)}   asked {toml_text(new)}"
         for path, old, new in changed
     ]
-    if any(path == "schedule.decay_steps" for path, _, _ in changed):
-        lines.append(
-            "(an absent schedule.decay_steps is length.steps: a longer cosine run has another schedule)"
-        )
+    for path, old, _ in changed:
+        if path == "schedule.decay_steps" and old is not None:
+            lines.append(f"an absent decay_steps is length.steps; to go on with the run's: decay_steps={old}")
     lines += [
         f"digest of the run   {experiment_digest(recorded)}",
         f"digest asked for    {experiment_digest(asked)}",

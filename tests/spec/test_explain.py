@@ -1,0 +1,61 @@
+import pytest
+
+from elinvar.spec.canonical import experiment_digest
+from elinvar.spec.explain import Problem, differences, nearest, page, quoted, refused_continuation
+from elinvar.spec.read import read
+
+
+@pytest.mark.parametrize(
+    "name, candidates, wanted",
+    [
+        ("wieght_decay", ["lr", "weight_decay", "decay"], "weight_decay"),
+        ("Weight-Decay", ["lr", "weight_decay"], "weight_decay"),
+        ("bf61", ["fp32", "bf16"], "bf16"),
+        ("trian", ["train", "plan"], "train"),
+        ("zzz", ["lr", "seed"], None),
+        ("x", [], None),
+    ],
+)
+def test_the_nearest_name_is_a_real_one_or_none(name, candidates, wanted):
+    assert nearest(name, candidates) == wanted
+
+
+def test_one_problem_is_a_headline_and_many_are_counted():
+    one = page([Problem("a is wrong", "run.toml:1:1", ("got 3",))])
+    assert str(one) == "a is wrong\n  at run.toml:1:1\n  got 3"
+    many = page([Problem(f"p{n}", f"w{n}") for n in range(8)])
+    assert many.message == "8 problems in the input"
+    assert many.lines[-1] == "and 3 more"
+    assert len(many.lines) == 11
+
+
+def test_differences_name_paths_and_both_values():
+    a, b = read("tiny").experiment, read("tiny", ["schedule.kind=constant", "lr=1"]).experiment
+    assert differences(a, b) == [
+        ("optimizer.lr", 0.003, 1.0),
+        ("schedule.kind", "cosine", "constant"),
+        ("schedule.decay_steps", 200, None),
+        ("schedule.final_fraction", 0.1, None),
+    ]
+    assert [(path, y, x) for path, x, y in differences(a, b)] == differences(b, a)
+    assert differences(a, a) == []
+
+
+def test_a_refused_continuation_says_what_changed_and_both_ways_on():
+    a, b = read("tiny").experiment, read("tiny", ["optimizer.lr=5e-4", "steps=300"]).experiment
+    text = str(refused_continuation("runs/tiny-1", a, b, 120))
+    assert "experiment.optimizer.lr           run 0.003   asked 0.0005" in text
+    assert "experiment.schedule.decay_steps   run 200   asked 300" in text
+    assert "to go on with the run's: decay_steps=200" in text
+    assert experiment_digest(a) in text and experiment_digest(b) in text
+    assert "elinvar resume runs/tiny-1" in text
+    assert "--fork runs/tiny-1@120" in text
+    # Length alone is no difference of experiments: it is not accused.
+    assert "experiment.length.steps" not in text
+
+
+def test_a_quoted_text_is_toml():
+    import tomllib
+
+    for text in ["a", 'a"b\\', "a\nb\tc\x00\x7f", "é≥", ""]:
+        assert tomllib.loads(f"x = {quoted(text)}") == {"x": text}
