@@ -31,7 +31,7 @@ def command(folder: Path, output: Path | None, *, as_json: bool) -> None:
     try:
         write_whole(path, data)
     except OSError as error:
-        raise place_failed(path, error) from error
+        raise place_failed(path, error, "--output FILE") from error
     if as_json:
         print_json({
             "path": str(path),

@@ -14,7 +14,7 @@ from elinvar.errors import DoesNotFit, ElinvarError, InvalidInput, StorageFailed
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_WRONG_NAME = (errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
+_WRONG_NAME = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
 
 TEMPORARY = ".new"
 """Ending of a file that is being written; one left behind by a killed writer may be removed."""
@@ -30,14 +30,21 @@ def write_failed(path: Path, error: OSError) -> StorageFailed:
     return StorageFailed(f"cannot write {path}: {reason}", [hint])
 
 
-def place_failed(path: Path, error: OSError) -> ElinvarError:
-    """The error of a place that cannot be used: not allowed here (3), a wrong name (2), a full disk (1)."""
+def place_failed(path: Path, error: OSError, instead: str = "") -> ElinvarError:
+    """The error of a place that cannot be used: not allowed here (3), a wrong name (2), a full disk (1).
+
+    `instead` is the option by which the user names another place.
+    """
     reason = os.strerror(error.errno) if error.errno else str(error)
+    message = f"cannot write {path}: {reason}"
+    elsewhere = [f"choose another place: {instead}"] if instead else []
     if error.errno in _REFUSED:
-        return DoesNotFit(f"cannot write {path}: {reason}", ["choose a folder that you may write: --run DIR"])
+        return DoesNotFit(message, elsewhere)
     if error.errno in _WRONG_NAME:
-        return InvalidInput(f"cannot use {path}: {reason}", ["choose another folder: --run DIR"])
-    return write_failed(path, error)
+        return InvalidInput(message, elsewhere)
+    if error.errno in _FULL:
+        return StorageFailed(message, [f"free space on the file system of {path.parent}", *elsewhere])
+    return StorageFailed(message, elsewhere)
 
 
 def read_bytes(path: Path) -> bytes:
@@ -50,7 +57,7 @@ def read_bytes(path: Path) -> bytes:
         reason = os.strerror(error.errno) if error.errno else str(error)
         if error.errno in _REFUSED:
             raise DoesNotFit(f"cannot read {path}: {reason}") from None
-        if error.errno in (errno.EISDIR, *_WRONG_NAME):
+        if error.errno in _WRONG_NAME:
             raise InvalidInput(f"cannot read {path}: {reason}") from None
         raise StorageFailed(f"cannot read {path}: {reason}") from None
 

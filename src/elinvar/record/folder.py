@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from elinvar.errors import InvalidInput, Mismatch
+from elinvar.errors import InvalidInput
 from elinvar.record.attempt import Attempt, AttemptEnd, AttemptStart, read_attempts
 from elinvar.record.durable import TEMPORARY, place_failed, read_bytes, sync_directory, write_whole
 from elinvar.record.events import Event
@@ -122,7 +122,7 @@ class RunFolder:
             if made:
                 with suppress(OSError):
                     path.rmdir()
-            raise place_failed(path, error) from error
+            raise place_failed(path, error, "--run DIR") from error
         with lock:
             _check_empty(path)
             try:
@@ -134,7 +134,7 @@ class RunFolder:
                 sync_directory(path.parent)
             except OSError as error:
                 _unmake(path, made=made)
-                raise place_failed(path, error) from error
+                raise place_failed(path, error, "--run DIR") from error
         return RunFolder(path)
 
     @staticmethod
@@ -154,14 +154,14 @@ class RunFolder:
     def experiment(self) -> Experiment:
         """The experiment of the run.
 
-        Raises InvalidInput where the file is damaged or of a newer schema, Mismatch where the
-        digests that it names are not those of what it holds.
+        Raises InvalidInput where the file is damaged, of a newer schema, or names digests that are
+        not those of what it holds.
         """
         data = read_bytes(self.path / EXPERIMENT)
         try:
             return parse_experiment(data)
-        except (InvalidInput, Mismatch) as error:
-            raise type(error)(f"{self.path}: {error.message}", error.lines) from None
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.path}: {error.message}", error.lines) from None
 
     def lineage(self) -> Lineage | None:
         """Where a fork began; None for a run that is no fork."""
@@ -285,11 +285,11 @@ def _make(path: Path) -> bool:
                 f"{taken} is there already, and is no folder", ["choose another: --run OTHER"]
             ) from None
     except OSError as error:
-        raise place_failed(path, error) from error
+        raise place_failed(path, error, "--run DIR") from error
     try:
         _check_empty(path)
     except OSError as error:
-        raise place_failed(path, error) from error
+        raise place_failed(path, error, "--run DIR") from error
     return False
 
 

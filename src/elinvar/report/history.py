@@ -79,7 +79,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read the run folder at `path`. Raises InvalidInput or Mismatch where it is no sound run folder."""
+    """Read the run folder at `path`. Raises InvalidInput where it is no sound run folder."""
     folder = RunFolder.open(path)
     experiment = folder.experiment()
     notices: list[str] = []

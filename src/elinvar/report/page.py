@@ -31,8 +31,7 @@ _POLICY = (
 def page(folder: Path) -> str:
     """The page of the run folder at `folder`, as HTML text.
 
-    Raises InvalidInput where `folder` is no run folder or its experiment cannot be read, and
-    Mismatch where the experiment is not the one that its digests name.
+    Raises InvalidInput where `folder` is no run folder or its experiment is damaged.
     """
     return render(read_history(folder))
 
