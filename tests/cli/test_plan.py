@@ -131,6 +131,13 @@ def test_a_folder_is_planned_as_it_would_be_resumed(tmp_path):
     assert "2 ranks on cpu   ZeRO-0 · round_robin" in out
     assert "time        1 min 40 s   as fast as attempt 1: median of 7 steps on 2 ranks\n" in out
     assert "time        not known" in run(str(path)).output  # attempt 2 has too few steps on 3 ranks
+    with (path / "attempts.jsonl").open("ab") as file:
+        later = msgspec.structs.replace(attempt(3, 3), plan={"wanted_ranks": "auto", "steps": 500})
+        file.write(msgspec.json.encode(later) + b"\n")
+    before[path / "attempts.jsonl"] = (path / "attempts.jsonl").read_bytes()
+    out = run(str(path)).output
+    assert "1 rank on cpu" in out
+    assert "500 steps" in out
     with pytest.raises(InvalidInput, match="cannot change in a run that continues"):
         run(str(path), "experiment.optimizer.lr=0.5")
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before

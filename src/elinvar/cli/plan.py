@@ -72,10 +72,17 @@ def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tu
     if subject.folder is None:
         assert subject.execution is not None, "a run file has an execution"
         return subject.name, make_plan(subject.experiment, subject.execution, there, launcher_ranks=launched)
-    execution = with_overrides(subject.execution or Execution(), overrides)
-    rate = measured_rate(subject.folder, resolve_ranks(execution, launched))
-    plan = make_plan(subject.experiment, execution, there, launcher_ranks=launched, rate=rate)
     attempts = subject.folder.attempts()
+    experiment, execution = subject.experiment, subject.execution or Execution()
+    if attempts:
+        # What the user asked for, not what it was resolved to: "auto" is open again.
+        wanted = attempts[-1].start.plan
+        execution = replace(execution, ranks=wanted.get("wanted_ranks", execution.ranks))
+        steps = wanted.get("steps", experiment.length.steps)
+        experiment = replace(experiment, length=replace(experiment.length, steps=steps))
+    execution = with_overrides(execution, overrides)
+    rate = measured_rate(subject.folder, resolve_ranks(execution, launched))
+    plan = make_plan(experiment, execution, there, launcher_ranks=launched, rate=rate)
     if attempts and there.name == THIS:
         plan = replace(plan, claim=_claim_of_continuing(plan, attempts[-1]))
     return subject.name, plan
