@@ -10,6 +10,7 @@
     order.py     position -> sample, a keyed bijection of every epoch, and back
     cursor.py    the next position
     batch.py     a microbatch: tokens, weights, occurrences, seed
+    inspect.py   looks through a whole store
     feed.py      microbatch (step, index) as a pure function, and the held-out ones
     prefetch.py  the same microbatches from worker processes, under a budget of bytes
     worker.py    what an input worker does

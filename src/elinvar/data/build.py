@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import assert_never
 
 import numpy as np
-import tokenizers
 from blake3 import blake3
 
 from elinvar import __version__
 from elinvar.data import layout
 from elinvar.data.source import Piece, pieces, text_format
-from elinvar.data.tokenize import LIBRARY_VERSION, Tokenizer, train
+from elinvar.data.tokenize import Tokenizer, library_version, train
 from elinvar.errors import InvalidInput
 from elinvar.identity import Digest
 from elinvar.spec.data import ByteLevelBpe, Bytes, Data
@@ -41,7 +40,7 @@ def tokenizer_recipe(data: Data) -> str:
         case ByteLevelBpe(vocab_size=vocab_size):
             shipped = SHIPPED.get((data.source, vocab_size))
             # Another release of the library may find other merges, so it is part of the recipe.
-            return f"shipped {shipped}" if shipped else f"bpe {vocab_size} tokenizers {LIBRARY_VERSION}"
+            return f"shipped {shipped}" if shipped else f"bpe {vocab_size} tokenizers {library_version()}"
         case unknown:
             assert_never(unknown)
 
@@ -122,7 +121,7 @@ def build_store(data: Data, source_digest: Digest, folder: Path) -> layout.Store
             "elinvar": __version__,
             "numpy": np.__version__,
             "python": platform.python_version(),
-            "tokenizers": tokenizers.__version__,
+            "tokenizers": library_version(),
         },
     )
     layout.write_manifest(folder, manifest)

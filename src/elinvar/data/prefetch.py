@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -43,7 +43,7 @@ def microbatches(
     workers: int,
     prefetch_bytes: int,
     until_step: int,
-) -> Iterator[Microbatch]:
+) -> Generator[Microbatch, None, None]:
     """Yield the microbatches of `leaves` from the cursor's step to `until_step` (included), step by step.
 
     Raises Mismatch or InvalidInput at once where the cursor is of another data set or inside a
@@ -64,7 +64,7 @@ def window(feed: Feed, workers: int, prefetch_bytes: int) -> int:
 
 def _prefetched(
     feed: Feed, tasks: Iterator[tuple[int, int]], num_workers: int, max_in_flight: int
-) -> Iterator[Microbatch]:
+) -> Generator[Microbatch, None, None]:
     pool: list[_Worker] = []
     in_flight: deque[_Worker] = deque()
     try:

@@ -216,7 +216,7 @@ def _jsonl_pieces(file: BinaryIO, data: Data, hasher: blake3) -> Iterator[Piece]
 def _field(line: str, data: Data, where: str) -> str:
     """The document in a line of JSON."""
     try:
-        record = json.loads(line)
+        record = json.loads(line.rstrip())
     except json.JSONDecodeError as error:
         raise InvalidInput(f"{where}: the line is no JSON: {error.msg} at column {error.colno}") from None
     except (RecursionError, ValueError) as error:

@@ -20,7 +20,7 @@ from elinvar.data import cache, layout
 from elinvar.data.build import build_store, tokenizer_recipe
 from elinvar.data.source import text_format
 from elinvar.data.tokenize import Tokenizer
-from elinvar.errors import InvalidInput, Mismatch
+from elinvar.errors import DoesNotFit, InvalidInput, Mismatch
 from elinvar.identity import Digest
 from elinvar.spec.data import ByteLevelBpe, Data
 from elinvar.spec.data import Tokenizer as Recipe
@@ -133,7 +133,10 @@ def open_store(data: Data, cache_folder: Path | None = None) -> Store:
 
 
 def create_store(data: Data, out: Path) -> Store:
-    """Build the store of `data` at `out`, which must not exist; nothing is left there on failure."""
+    """Build the store of `data` at `out`, which must not exist; nothing is left there on failure.
+
+    Raises InvalidInput for bad data or a place that is taken, DoesNotFit where the disk refuses.
+    """
     if out.exists():
         raise InvalidInput(f"{out} exists: a store is only built where nothing is", ["choose another folder"])
     if not is_builtin(data.source) and Path(data.source).is_dir():
@@ -142,7 +145,7 @@ def create_store(data: Data, out: Path) -> Store:
     try:
         won = cache.publish(out, partial(_build, data))
     except OSError as error:
-        raise cache.cannot_keep(out, error) from None
+        raise DoesNotFit(f"cannot build a store at {out}: {error.strerror or error}") from None
     if not won:
         raise InvalidInput(f"{out} exists: another process has just made it")
     return Store.open(out)

@@ -6,20 +6,20 @@ No text encodes to the end of a document, whatever it says; nothing is normalise
 comes back byte for byte.
 
 A tokenizer is its list of merges, so its digest does not depend on the library that trained it; the
-`tokenizers` library is only asked to find merges and to apply them. It refuses to pretend: a text
+`tokenizers` library is only asked to find merges and to apply them, and only imported for that: an
+input worker never needs it. It refuses to pretend: a text
 that has fewer merges than asked for is an error that names the size that can be reached.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any, final
 
 import numpy as np
-import tokenizers
 from blake3 import blake3
 from numpy.typing import NDArray
-from tokenizers import models, pre_tokenizers, trainers
 
 from elinvar.errors import InvalidInput
 from elinvar.identity import Digest
@@ -27,7 +27,6 @@ from elinvar.spec.data import ByteLevelBpe
 
 NUM_BYTES = 256
 SCHEMA = 1
-LIBRARY_VERSION: str = tokenizers.__version__
 
 Merges = Sequence[tuple[int, int]]
 
@@ -83,15 +82,14 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.int64]]:
         """The ids of each text."""
         try:
-            if not self.merges:
-                return [
-                    np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int64) for text in texts
-                ]
-            encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+            encoded = [text.encode("utf-8") for text in texts]
         except UnicodeEncodeError as error:
             raise InvalidInput(
                 f"text cannot be tokenized: {error.reason} at character {error.start}"
             ) from None
+        if not self.merges:
+            return [np.frombuffer(text, dtype=np.uint8).astype(np.int64) for text in encoded]
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
@@ -138,6 +136,8 @@ class Tokenizer:
 
     def library_json(self) -> str:
         """This tokenizer in the file format of the `tokenizers` library (`tokenizer.json`)."""
+        import tokenizers
+
         library = _library(self.token_bytes, self.merges)
         library.add_special_tokens(
             [tokenizers.AddedToken("<|end_of_document|>", special=True, normalized=False)]
@@ -146,8 +146,13 @@ class Tokenizer:
         return text
 
     @cached_property
-    def _library(self) -> tokenizers.Tokenizer:
+    def _library(self) -> Any:
         return _library(self.token_bytes, self.merges)
+
+
+def library_version() -> str:
+    """The release of the `tokenizers` library here."""
+    return version("tokenizers")
 
 
 def train(recipe: ByteLevelBpe, texts: Iterable[str], source: str) -> Tokenizer:
@@ -156,6 +161,9 @@ def train(recipe: ByteLevelBpe, texts: Iterable[str], source: str) -> Tokenizer:
     InvalidInput, naming `source` and the size that can be reached, where the texts hold too few
     different pairs.
     """
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, trainers
+
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     trainer = trainers.BpeTrainer(
@@ -196,7 +204,10 @@ def _spelled(token: bytes) -> str:
     return "".join(_ALPHABET[value] for value in token)
 
 
-def _library(token_bytes: Sequence[bytes], merges: Merges) -> tokenizers.Tokenizer:
+def _library(token_bytes: Sequence[bytes], merges: Merges) -> Any:
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
     names = [_spelled(token) for token in token_bytes]
     vocabulary = {name: index for index, name in enumerate(names)}
     library = tokenizers.Tokenizer(
@@ -206,7 +217,7 @@ def _library(token_bytes: Sequence[bytes], merges: Merges) -> tokenizers.Tokeniz
     return library
 
 
-def _merges_of(library: tokenizers.Tokenizer) -> list[tuple[int, int]]:
+def _merges_of(library: Any) -> list[tuple[int, int]]:
     """The merges that the library found, as pairs of our ids."""
     ids = {character: value for value, character in enumerate(_ALPHABET)}
     merges = []
