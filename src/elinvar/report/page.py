@@ -11,7 +11,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import msgspec
-from plotly.offline import get_plotlyjs
 
 from elinvar.plan.compute import parameters
 from elinvar.report import tables
@@ -72,11 +71,13 @@ def render(history: History) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return (files("elinvar.report") / name).read_text(encoding="utf-8")
+    return (files("elinvar.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 @cache
 def _plotly() -> str:
+    from plotly.offline import get_plotlyjs  # only when a page is made: other commands import this module too
+
     source: str = get_plotlyjs()
     assert "</script" not in source.lower(), "the library cannot stand inside a script element"
     return source
