@@ -143,6 +143,17 @@ def test_text_of_the_record_is_text_on_the_page(html):
     assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt; &amp; &lt;b&gt;not bold&lt;/b&gt;" in html
 
 
+def test_a_name_of_the_record_cannot_end_the_script_that_holds_the_charts(tmp_path, runs):
+    folder = runs.fresh_folder(tmp_path / "a")
+    journals = folder.journals()
+    journals.attempts.append(runs.start(1, 0, 2))
+    runs.run_steps(journals, 1, 1, 3, times={"</script><b>": 0.1})
+    journals.close()
+    html = page(folder.path)
+    assert curve(payload(html)["time"], "</script><b>") == {1: 0.1, 2: 0.1, 3: 0.1}
+    assert "</script><b>" not in html
+
+
 def test_the_header_and_tables_name_what_the_record_names(html, eventful, runs):
     digest = experiment_digest(eventful.experiment())
     assert f'title="{digest}">{digest[:12]}' in html
