@@ -17,7 +17,7 @@ from elinvar.errors import InvalidInput
 from elinvar.spec.data import ByteLevelBpe, Bytes, Data
 from elinvar.spec.experiment import Experiment
 from elinvar.spec.layers import preset_names
-from elinvar.spec.source import STORE_MANIFEST, is_builtin
+from elinvar.spec.source import STORE_MANIFEST, is_builtin, missing_file_hint
 
 DEFAULT_VOCAB_SIZE = 1024
 
@@ -106,7 +106,9 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Print what the data hold: documents, bytes, tokens, windows, digests.
+    """Print what the data hold.
+
+    That is: documents, bytes, tokens, windows, digests.
 
     The options belong to a plain FILE; a run file, preset, store or run folder says them itself.
     """
@@ -128,7 +130,10 @@ def show(
 @click.argument("path", metavar="STORE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(path: Path, *, as_json: bool) -> None:
-    """Read every byte of a store folder and compare it with its digests (exit 4 on damage)."""
+    """Compare a store folder with its digests.
+
+    Reads every byte. Damage ends with exit code 4.
+    """
     from elinvar.data.inspect import check_store
     from elinvar.data.store import Store
 
@@ -169,6 +174,14 @@ def _what(subject: str, plain: dict[str, Any]) -> tuple[Data, Experiment | None]
         return (
             _data(subject, plain["tokenizer"], plain["vocab_size"], plain["format"], plain["text_field"]),
             None,
+        )
+    if not (a_run or path.exists()):
+        raise InvalidInput(
+            f"{subject} does not exist",
+            [
+                *missing_file_hint(path),
+                f"allowed: a text file, a run file, a preset ({', '.join(preset_names())}), a store, a run folder",
+            ],
         )
     if plain != {"tokenizer": "bpe", "vocab_size": None, "format": "auto", "text_field": None}:
         raise InvalidInput(f"the options say how a file of text is read, but {subject} is none")
