@@ -5,11 +5,14 @@
 
 import inspect as python
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import click
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -19,6 +22,16 @@ OUTPUTS = {
     "plan": ("elinvar.cli.plan", "PlanOutput"),
     "doctor": ("elinvar.cli.doctor", "Examination"),
     "sample": ("elinvar.cli.sample", "Continuation"),
+    "verify": ("elinvar.record.proof", "Proof"),
+    "show": ("json_outputs", "Show"),
+    "diff": ("json_outputs", "Diff"),
+    "init": ("json_outputs", "Init"),
+    "report": ("json_outputs", "Report"),
+    "samples --step": ("json_outputs", "SamplesOfStep"),
+    "samples --sample": ("json_outputs", "StepsOfSample"),
+    "data show": ("json_outputs", "Data"),
+    "data build": ("json_outputs", "Data"),
+    "data check": ("json_outputs", "DataCheck"),
 }
 """What commands print under --json, by command: the module and the struct."""
 
@@ -59,12 +72,17 @@ def schemas():
 
     yield "run-file", run_file_schema()
     for name, (module, struct) in OUTPUTS.items():
-        yield name, schema_of(getattr(import_module(module), struct), f"elinvar {name} --json")
+        yield file_name(name), schema_of(getattr(import_module(module), struct), f"elinvar {name} --json")
     for file, (module, structs, name) in RECORDS.items():
         yield (
             f"record-{name}",
             schema_of(getattr(import_module(module), structs[0]), f"a run folder's {file}"),
         )
+
+
+def file_name(command):
+    """`data show` and `samples --step` as file names."""
+    return command.replace(" --", "-").replace(" ", "-")
 
 
 def schema_of(struct, title):
@@ -101,7 +119,11 @@ def command_parts(command, path, depth):
 
 
 def help_of(command, path):
-    settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
+    settings = {
+        "terminal_width": WIDTH,
+        "max_content_width": WIDTH,
+        "help_option_names": ["-h", "--help"],
+    }
     with click.Context(command, info_name=path, **settings) as context:
         return command.get_help(context)
 
