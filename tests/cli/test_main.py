@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import click
 import pytest
@@ -145,9 +146,9 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (process.returncode, err) == (141, b"")
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 def test_a_full_disk_behind_stdout_is_one_clear_error():
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "elinvar", "show", "tiny"],
             stdout=full,

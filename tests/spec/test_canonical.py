@@ -245,13 +245,13 @@ def test_numbers_that_are_not_finite_have_no_digest(bad):
     wrong = msgspec.structs.replace(
         tiny, optimizer=msgspec.structs.replace(tiny.optimizer, max_grad_norm=bad)
     )
-    with pytest.raises(InvalidInput, match="finite|wrong value"):
+    with pytest.raises(InvalidInput, match=r"finite|wrong value"):
         canonical(wrong)
 
 
 def test_an_experiment_that_is_not_resolved_has_no_digest():
     tiny = read("tiny").experiment
-    with pytest.raises(InvalidInput, match="data.digest"):
+    with pytest.raises(InvalidInput, match=r"data\.digest"):
         experiment_digest(msgspec.structs.replace(tiny, data=msgspec.structs.replace(tiny.data, digest="")))
     schedule = msgspec.structs.replace(tiny.schedule, decay_steps=None)
     open_length = msgspec.structs.replace(tiny, schedule=schedule)

@@ -107,7 +107,7 @@ def test_values_made_in_python_meet_the_same_checks():
         resolve(
             msgspec.structs.replace(tiny, model=msgspec.structs.replace(tiny.model, hidden_size=130)), "."
         )
-    with pytest.raises(InvalidInput, match="experiment.seed cannot be -1"):
+    with pytest.raises(InvalidInput, match=r"experiment\.seed cannot be -1"):
         resolve(msgspec.structs.replace(tiny, seed=-1), ".")
     with pytest.raises(InvalidInput, match="the most is"):
         with_overrides(read("tiny").execution, ["ranks=2_000_000"])

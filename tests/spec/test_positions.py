@@ -37,9 +37,11 @@ def test_arrays_of_tables_count():
 
 
 def test_a_multi_line_string_may_end_in_quotes():
-    text = 'a = """x"""""\nb = 1\n'
-    assert tomllib.loads(text) == {"a": 'x""', "b": 1}
-    assert positions(text)[("b",)] == (2, 1)
+    for quote in "\"'":
+        for extra in range(3):
+            text = f"a = {quote * 3}x{quote * (3 + extra)}\nb = 1\n"
+            assert tomllib.loads(text) == {"a": "x" + quote * extra, "b": 1}
+            assert positions(text) == {("a",): (1, 1), ("b",): (2, 1)}
 
 
 @given(st.text(st.sampled_from("ab=[]{}\"'\n#., \\1"), max_size=40))

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -163,7 +164,7 @@ def test_a_preset_can_be_a_base(run):
 
 def test_a_base_that_goes_in_a_circle_is_refused(run):
     run('base = "b.toml"\n', "a.toml")
-    run(f'base = "./../{os.path.basename(os.getcwd())}/a.toml"\n', "b.toml")
+    run(f'base = "./../{Path.cwd().name}/a.toml"\n', "b.toml")
     text = refused("a.toml")
     assert "circle" in text
     assert "b.toml:1:1" in text

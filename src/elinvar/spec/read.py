@@ -8,7 +8,7 @@ is checked here, up to five problems a page; nothing is guessed from the machine
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -252,8 +252,15 @@ def _resolved_data(data: Data, folder: Path, where: Where) -> Data:
         raise page([Problem(f"{path} is not the digest of {source}", where(path), lines)])
     text_format = data.format
     if text_format == "auto":
-        text_format = "jsonl" if source.endswith((".jsonl", ".ndjson")) and not is_builtin(source) else "text"
+        text_format = _format_of(source)
     return msgspec.structs.replace(data, source=source, digest=digest, format=text_format)
+
+
+def _format_of(source: str) -> Literal["text", "jsonl"]:
+    """By the ending of a file's name; a store folder holds tokens already, whatever it is called."""
+    if is_builtin(source) or Path(source).is_dir():
+        return "text"
+    return "jsonl" if source.endswith((".jsonl", ".ndjson")) else "text"
 
 
 def _origins(
