@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 import msgspec
@@ -32,14 +33,20 @@ class Quit(ElinvarError):
     exit_code = EXIT_INTERRUPTED
 
 
-def launch(job: Job) -> Outcome:
+Entry = Callable[[Job, int, int, str, int], Outcome]
+"""What runs in a launched process: (job, rank, ranks, host and port of the parent's store)."""
+
+
+def launch(job: Job, entry: Entry = work) -> Outcome:
     """Run `job` on `job.execution.ranks` processes and wait for their end.
 
-    Raises what a rank raised (our own errors as they are), RunFailed where a rank died, and Quit.
+    `entry` is what each process runs, a function of a module. Raises what a rank raised (our own
+    errors as they are), RunFailed where a rank died, and Quit.
     """
     warm_up()
     # What elastic logs about a failed worker is told by our own error, once and in plain words.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     size = job.execution.ranks
     assert isinstance(size, int)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -47,7 +54,7 @@ def launch(job: Job) -> Outcome:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
     context = start_processes(
         name="elinvar",
-        entrypoint=work,
+        entrypoint=entry,
         args={rank: (job, rank, size, "127.0.0.1", store.port) for rank in range(size)},
         envs={rank: environment for rank in range(size)},
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 
 import msgspec
 import torch.distributed as dist
@@ -33,20 +34,31 @@ class Failure(msgspec.Struct):
 
 
 def work(job: Job, rank: int, size: int, host: str, port: int) -> Outcome:
-    """The entry point of a launched process; its return value reaches the parent."""
+    """The entry point of a launched rank; its return value reaches the parent."""
+    return guarded(_run, job, rank, size, host, port)
+
+
+def _run(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
+    return run_rank(
+        job,
+        rank=rank,
+        size=size,
+        local_rank=rank,
+        store=dist.PrefixStore("elinvar/group", store),
+        source=StoreSource(store, rank),
+    )
+
+
+def guarded(
+    run: Callable[[Job, int, int, dist.Store], Outcome], job: Job, rank: int, size: int, host: str, port: int
+) -> Outcome:
+    """Call `run` with the parent's store; leave the process, the reason told, where it raises."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
     try:
-        return run_rank(
-            job,
-            rank=rank,
-            size=size,
-            local_rank=rank,
-            store=dist.PrefixStore("elinvar/group", store),
-            source=StoreSource(store, rank),
-        )
+        return run(job, rank, size, store)
     except ElinvarError as error:
         failure = Failure(rank, type(error).__name__, error.message, error.lines)
     except Exception as error:
