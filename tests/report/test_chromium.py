@@ -56,6 +56,11 @@ setTimeout(async () => {
   root.dataset.bars = document.querySelectorAll(".chart .bars .point").length;
   root.dataset.tables = document.querySelectorAll("details[data-table] table").length;
   root.dataset.loss = document.querySelectorAll('details[data-table="loss"] tbody tr').length;
+  document.body.style.width = "420px";
+  window.dispatchEvent(new Event("resize"));
+  await new Promise((resolve) => setTimeout(resolve, 700));
+  root.dataset.drawing = String(document.querySelector("#chart-loss svg").getBoundingClientRect().width);
+  root.dataset.frame = String(document.querySelector("#chart-loss").getBoundingClientRect().width);
   root.dataset.wide = String(root.scrollWidth > root.clientWidth);
 }, 500);
 </script></body>"""
@@ -73,6 +78,8 @@ def test_the_page_of_an_eventful_run(browser, tmp_path, eventful):
     assert root["bars"] == "4"
     assert int(root["curves"]) >= 20
     assert root["wide"] == "false"
+    # Drawn anew when the window became narrow.
+    assert float(root["drawing"]) <= float(root["frame"]) < 420
     # A value in full, in its row of the table of the loss.
     [row] = [row for row in eventful.metrics()[0] if (row.attempt, row.step) == (3, 133)]
     cells = re.search(r'data-table="loss".*?(<tr><td class="num">133</td>.*?</tr>)', dom, re.DOTALL)[1]
