@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elinvar.errors import InvalidInput
 from elinvar.spec.layers import preset_names, preset_text
@@ -65,6 +67,9 @@ def test_a_byte_order_mark_is_no_key(tmp_path, monkeypatch):
         ("no/such/run.toml", ["the folder no/such does not exist"]),
         ("folder.toml", ["folder.toml is a folder, not a run file", "a preset (small, tiny)"]),
         ("", ["is a folder"]),
+        ("x" * 5000 + ".toml", ["cannot be read: File name too long"]),
+        ("run.toml/x.toml", ["does not exist"]),
+        ("~nobody-of-this-name/x.toml", ["does not exist"]),
     ],
 )
 def test_a_source_that_is_none_is_helped(tmp_path, monkeypatch, source, words):
@@ -90,3 +95,34 @@ def test_a_table_where_a_value_belongs_and_the_other_way_round(refusal):
     assert "experiment is a table" in refusal(base + "experiment = 3\n")
     assert "execution is a table" in refusal(base + "execution = []\n")
     assert "experiment.model.kind cannot be a table" in refusal(base + "experiment.model.kind.x = 3\n")
+
+
+def test_a_base_with_a_nul_is_no_file_name(refusal):
+    assert "is no file name" in refusal('base = "a\\u0000b.toml"\n')
+
+
+@given(st.data())
+def test_a_damaged_run_file_is_read_or_refused_and_never_a_traceback(tmp_path, data):
+    text = preset_text("tiny")
+    path = tmp_path / "run.toml"
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        end = at + data.draw(st.sampled_from([0, 0, 1, 5, 40]))
+        text = (
+            text[:at]
+            + data.draw(st.text(st.sampled_from("\n\r\"'[]{}=.,#9xX\\é\x00"), max_size=4))
+            + text[end:]
+        )
+    path.write_text(text, encoding="utf-8")
+    try:
+        read(str(path))
+    except InvalidInput as error:
+        assert str(path) in str(error)
+
+
+def test_paths_of_a_linked_file_are_relative_to_the_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "words.txt").write_text("words")
+    (tmp_path / "real" / "run.toml").write_text('base = "tiny"\n[experiment.data]\nsource = "words.txt"\n')
+    (tmp_path / "run.toml").symlink_to(tmp_path / "real" / "run.toml")
+    assert read(str(tmp_path / "run.toml")).experiment.data.source == str(tmp_path / "words.txt")

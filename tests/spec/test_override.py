@@ -82,6 +82,9 @@ def test_a_toml_value_of_another_type_is_no_string(text):
         ("steps=seven", ["seven is no TOML value"]),
         ("steps=99999999999999999999", ["cannot be 99999999999999999999"]),
         ("steps=0", ["an integer ≥ 1"]),
+        (f"steps=0x{'f' * 5000}", ["cannot be an integer of 20000 bits"]),
+        (f"steps={'9' * 5000}", ["is no TOML value"]),
+        (f"{'a.' * 3000}a=1", ["no such key"]),
         ("lr=nan", ["a finite number ≥ 0"]),
         ("lr=-inf", ["a finite number ≥ 0"]),
         ("lr=-1e-3", ["a finite number ≥ 0"]),
@@ -113,7 +116,7 @@ def test_a_toml_value_of_another_type_is_no_string(text):
 )
 def test_a_wrong_override_is_refused_with_its_text_and_a_way_out(text, words):
     message = refused(text)
-    for word in [*words, f"override {text.split('=')[0]}"]:
+    for word in [*words, f"override {text.split('=')[0][:150]}"]:
         assert word in message
 
 

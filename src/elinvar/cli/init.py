@@ -1,5 +1,6 @@
 """`elinvar init`: a commented run file to start from. Never overwrites."""
 
+import os
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ def command(path: str, preset: str, *, as_json: bool) -> None:
         lines = [f"the nearest is {close}"] if close else []
         raise InvalidInput(f"no preset {preset}", [*lines, f"presets: {', '.join(preset_names())}"])
     target = Path(path)
-    if target.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises where a name is too long)
         target /= "run.toml"
     if target.suffix != ".toml":
         raise InvalidInput(
@@ -34,7 +35,7 @@ def command(path: str, preset: str, *, as_json: bool) -> None:
         raise InvalidInput(
             f"{target} exists already; nothing was changed", ["choose another name: elinvar init OTHER.toml"]
         ) from None
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"the folder {target.parent} does not exist") from None
     except OSError as error:
         raise DoesNotFit(f"{target} cannot be written: {error.strerror}") from None

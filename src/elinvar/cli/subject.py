@@ -4,6 +4,7 @@ Noun: the `Subject`, with what each of the three can say. A folder's experiment 
 and its execution that of its last attempt; nothing is read again that the run did not record.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def open_subject(argument: str, overrides: Sequence[str] = ()) -> Subject:
     A preset's name wins over a folder of that name (`./tiny` is the folder). Raises InvalidInput for
     overrides of a folder: what a run did is not open any more.
     """
-    if argument in preset_names() or not Path(argument).is_dir():
+    # Not Path.is_dir(): it raises where a name is too long for the system.
+    if argument in preset_names() or not os.path.isdir(argument):  # noqa: PTH112
         reading = read(argument, overrides)
         return Subject(
             name=reading.name,

@@ -55,6 +55,8 @@ def toml_text(value: object) -> str:
         return quoted(value)
     if isinstance(value, float):
         return repr(value)
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):

@@ -164,23 +164,24 @@ def _open(source: str, folder: Path, asked_at: str | None) -> tuple[Layer, str, 
     if not _is_file_name(source) and source in preset_names():
         name = f"preset {source}"
         return _parse(preset_text(source), name, Path()), name, Path()
-    path = folder / Path(source).expanduser()
-    identity = os.path.realpath(path)
-    return _parse(_text_of(path, source, asked_at), str(path), Path(identity).parent), identity, path.parent
+    path = folder / _expanded(source)
+    layer = _parse(_text_of(path, source, asked_at), str(path), path.parent)
+    return layer, os.path.realpath(path), path.parent
 
 
 def _text_of(path: Path, source: str, asked_at: str | None) -> str:
     at = f"{asked_at}: " if asked_at else ""
-    if path.is_dir():
-        raise InvalidInput(
-            f"{at}{source} is a folder, not a run file", [f"allowed: a TOML file, {_presets()}"]
-        )
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except IsADirectoryError:
+        allowed = [f"allowed: a TOML file, {_presets()}"]
+        raise InvalidInput(f"{at}{source} is a folder, not a run file", allowed) from None
+    except (FileNotFoundError, NotADirectoryError):
         raise InvalidInput(f"{at}{_missing(source)}", _help_with_missing(source, path)) from None
     except OSError as error:
         raise InvalidInput(f"{at}run file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a NUL in the name
+        raise InvalidInput(f"{at}{source!r} is no file name: {error}") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -208,7 +209,7 @@ def _presets() -> str:
 def _parse(text: str, name: str, folder: Path) -> Layer:
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
         raise _not_toml(text, name, str(error)) from None
     except RecursionError:
         raise InvalidInput(f"{name}: nested too deep to be a run file") from None
@@ -236,7 +237,12 @@ def absolute_source(source: str, folder: Path) -> str:
     if is_builtin(source):
         return source
     # Not resolve(): it follows symbolic links, and the name of the file says its format.
-    return os.path.abspath(folder / Path(source).expanduser())  # noqa: PTH100
+    return os.path.abspath(folder / _expanded(source))  # noqa: PTH100
+
+
+def _expanded(source: str) -> Path:
+    """`source` with a leading ~ as the home it means; a ~name of nobody stays a file name."""
+    return Path(os.path.expanduser(source))  # noqa: PTH111  (Path.expanduser raises for nobody)
 
 
 def _not_toml(text: str, name: str, said: str) -> InvalidInput:

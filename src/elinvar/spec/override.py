@@ -17,6 +17,9 @@ from elinvar.spec.explain import Problem, nearest
 from elinvar.spec.fields import Field, Leaf, Table, all_paths, fields_at, run_file
 from elinvar.spec.layers import MACHINE, Merged, absolute_paths, forget, lay
 
+MAX_SHOWN = 200
+"""Characters of an override that origins and errors repeat."""
+
 
 class Override(NamedTuple):
     """One assignment: the text given, the full path, the value."""
@@ -88,7 +91,7 @@ def _parse(text: str, problems: list[Problem]) -> Override | None:
         return None
     try:
         path = _key_path(key)
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         problems.append(Problem(f"{key!r} is no key path", where, ("expected names joined by dots",)))
         return None
     full = _full_path(path, where, problems)
@@ -99,7 +102,8 @@ def _parse(text: str, problems: list[Problem]) -> Override | None:
 
 
 def _one_line(text: str) -> str:
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    line = text.replace("\r", "\\r").replace("\n", "\\n")
+    return line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"
 
 
 def _key_path(key: str) -> tuple[str, ...]:
@@ -161,7 +165,7 @@ def _value(path: tuple[str, ...], text: str, where: str, problems: list[Problem]
         return None
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # TOMLDecodeError, and integers of thousands of digits
         parsed = {}
     if list(parsed) != ["value"]:
         if takes_text:

@@ -5,6 +5,7 @@ file's bytes, of a store folder's manifest, or a constant for what comes with th
 sources that are missing, empty, or neither a file nor a store folder. It does not read the text.
 """
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,19 +44,23 @@ def content_digest(source: str) -> Digest:
             raise InvalidInput(f"there is no data {source}", [*lines, f"known: {', '.join(BUILTIN)}"])
         return BUILTIN[source]
     path = Path(source)
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidInput(f"data source {source} does not exist", missing_file_hint(path)) from None
+    except OSError as error:
+        raise InvalidInput(f"data source {source} cannot be read: {error.strerror}") from None
+    if stat.S_ISDIR(mode):
         manifest = path / STORE_MANIFEST
         if not manifest.is_file():
             raise InvalidInput(
                 f"data source {source} is a folder without {STORE_MANIFEST}",
                 [
-                    "allowed: a text file, a .jsonl file, a folder made by elinvar data build, builtin:shakespeare"
+                    f"allowed: a text file, a .jsonl file, a folder made by elinvar data build, {', '.join(BUILTIN)}"
                 ],
             )
         return _digest_of_file(manifest, source)
-    if not path.exists():
-        raise InvalidInput(f"data source {source} does not exist", missing_file_hint(path))
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         raise InvalidInput(f"data source {source} is neither a file nor a folder")
     return _digest_of_file(path, source)
 
@@ -65,7 +70,10 @@ def missing_file_hint(path: Path) -> list[str]:
     folder = path.parent
     if not folder.is_dir():
         return [f"the folder {folder} does not exist"]
-    close = nearest(path.name, [entry.name for entry in folder.iterdir()])
+    try:
+        close = nearest(path.name, [entry.name for entry in folder.iterdir()])
+    except OSError:
+        return []  # A folder that cannot be listed has no name to offer.
     return [f"a file with a similar name exists: {folder / close}"] if close else []
 
 
