@@ -53,20 +53,22 @@ def commit(
         written = _agree(world, lambda: write_shares(snapshot, folder, world.rank))
         _agree(
             world,
-            lambda: _publish(
-                folder,
-                _manifest(
-                    snapshot,
-                    written,
-                    experiment_digest=experiment_digest,
-                    math_digest=math_digest,
-                    fingerprint_digest=fingerprint_digest,
-                    parent=parent,
-                ),
-                nonce,
-            )
-            if world.rank == 0
-            else None,
+            lambda: (
+                _publish(
+                    folder,
+                    _manifest(
+                        snapshot,
+                        written,
+                        experiment_digest=experiment_digest,
+                        math_digest=math_digest,
+                        fingerprint_digest=fingerprint_digest,
+                        parent=parent,
+                    ),
+                    nonce,
+                )
+                if world.rank == 0
+                else None
+            ),
         )
     except StorageFailed:
         if world.rank == 0 and not (folder / record.COMMIT).exists():

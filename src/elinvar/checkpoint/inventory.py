@@ -41,5 +41,10 @@ def shard_tensors(state: RunState, shard: tuple[Piece, ...]) -> Iterator[tuple[s
         held = {p.name: (p, tensor) for p, tensor in zip(state.held, moments, strict=True)}
         for piece in shard:
             holder, tensor = held[piece.name]
-            assert holder.start <= piece.start and piece.stop <= holder.stop
-            yield f"{kind}/{piece.name}", piece, tensor[piece.start - holder.start : piece.stop - holder.start]
+            assert holder.start <= piece.start
+            assert piece.stop <= holder.stop
+            yield (
+                f"{kind}/{piece.name}",
+                piece,
+                tensor[piece.start - holder.start : piece.stop - holder.start],
+            )

@@ -180,7 +180,7 @@ def _check_dataset(state: RunState, generation: Generation, dataset: Digest) -> 
             [
                 f"generation {generation.name} counts in {state.cursor.dataset}",
                 f"the data now gives            {dataset}",
-                "the source's bytes are the same, so the tokenizers library changed: install the version "
-                "that attempts.jsonl names, or fork into a new run",
+                "the source's bytes are the same, so the tokenizers library changed",
+                "install the version of it that attempts.jsonl names, or fork into a new run",
             ],
         )

@@ -27,7 +27,7 @@ def write_shares(snapshot: Snapshot, folder: Path, rank: int) -> list[tuple[str,
         try:
             offset = 0
             for share in snapshot.shares:
-                data = memoryview(share.data).cast("B")
+                data = share.data.data.cast("B")
                 place = Piece(
                     file=path.name,
                     offset=offset,

@@ -200,7 +200,7 @@ def _describe(data: Data, experiment: Experiment | None) -> dict[str, Any]:
     described: dict[str, Any] = {
         "source": data.source,
         "digest": store.digest,
-        "source_digest": store.manifest.source_digest,
+        "source_digest": store.origin.source_digest,
         "tokenizer": msgspec.to_builtins(store.manifest.tokenizer),
         "tokenizer_digest": store.manifest.tokenizer_digest,
         "documents": store.num_documents,

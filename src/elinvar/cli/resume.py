@@ -59,7 +59,9 @@ def command(
 
 def with_steps(experiment: Experiment, steps: int | None) -> Experiment:
     """The experiment with the length that the last attempt ran for (it is in no digest)."""
-    return experiment if steps is None else replace(experiment, length=replace(experiment.length, steps=steps))
+    return (
+        experiment if steps is None else replace(experiment, length=replace(experiment.length, steps=steps))
+    )
 
 
 def _last(run: RunFolder) -> tuple[Execution, int | None]:

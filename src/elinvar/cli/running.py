@@ -5,6 +5,7 @@ that ranks are forked from has been started, so that both imports happen at the 
 """
 
 import sys
+
 import click
 
 from elinvar.errors import (
@@ -16,6 +17,7 @@ from elinvar.errors import (
 )
 from elinvar.plan.plan import Plan, launcher_ranks, resolve_ranks
 from elinvar.record.attempt import INTERRUPTED, STOPPED
+from elinvar.run.early import stop_before_start
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Outcome
 from elinvar.run.prepare import Asked, Preparation, prepare, saved_step
@@ -27,6 +29,7 @@ def carry_out(asked: Asked) -> int:
 
     Raises RunFailed, its last line saying `resumable from STEP`, where it failed after it began.
     """
+    stop_before_start()
     launched = launcher_ranks()
     if launched is not None and launched > 1:
         return _attached(asked)
@@ -48,7 +51,7 @@ def carry_out(asked: Asked) -> int:
             from elinvar.run.attach import run_alone
 
             outcome = run_alone(preparation)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  # whatever ended the attempt, its end is recorded
         raise _ended(preparation, error) from None
     preparation.end(outcome)
     return _report(preparation, outcome)
@@ -133,8 +136,8 @@ def _report(preparation: Preparation, outcome: Outcome) -> int:
 
 
 def _write_page(preparation: Preparation) -> None:
-    from elinvar.report.page import page
     from elinvar.record.durable import write_whole
+    from elinvar.report.page import page
 
     path = preparation.folder.path / "report.html"
     write_whole(path, page(preparation.folder.path).encode())
@@ -148,5 +151,3 @@ def _exit_code(outcome: Outcome) -> int:
 def _say(text: str) -> None:
     click.echo(text, err=True)
     sys.stderr.flush()
-
-

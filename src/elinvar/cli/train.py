@@ -16,7 +16,11 @@ from elinvar.spec.read import read
 @click.argument("source", metavar="RUN.toml|PRESET")
 @click.argument("overrides", nargs=-1, metavar="[key=value]...")
 @click.option(
-    "--run", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Create this folder, or continue it."
+    "--run",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Create this folder, or continue it.",
 )
 @click.option("--until", type=int, metavar="STEP", help="Save and stop after this step.")
 @click.option("--fork", metavar="DIR@STEP", help="Begin with the state of another run's generation.")
@@ -63,5 +67,7 @@ def command(
 def _fork(text: str) -> tuple[Path, int]:
     path, at, step = text.rpartition("@")
     if not at or not step.isdigit() or not path:
-        raise InvalidInput(f"--fork {text!r} does not name a state", ["write DIR@STEP, as runs/tiny-1a2b3c@120"])
+        raise InvalidInput(
+            f"--fork {text!r} does not name a state", ["write DIR@STEP, as runs/tiny-1a2b3c@120"]
+        )
     return Path(path), int(step)

@@ -32,10 +32,18 @@ from elinvar.spec.read import read, with_overrides
 @click.argument("overrides", nargs=-1, metavar="[key=value]...")
 @click.option("--against", multiple=True, metavar="EXECUTION.toml", help="Compare these executions instead.")
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Steps a case.")
-@click.option("--all", "everything", is_flag=True, help="Ranks 1-4 x ZeRO 0, 1 x workers 0, 3, and two kills.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Ranks 1-4 x ZeRO 0, 1 x workers 0, 3, and two kills."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the proof as JSON.")
 def command(
-    source: str, overrides: tuple[str, ...], against: tuple[str, ...], steps: int, *, everything: bool, as_json: bool
+    source: str,
+    overrides: tuple[str, ...],
+    against: tuple[str, ...],
+    steps: int,
+    *,
+    everything: bool,
+    as_json: bool,
 ) -> None:
     """Rerun SOURCE from step 0 under several executions; are the states the same, bit by bit?
 
@@ -147,7 +155,9 @@ def _assignments(table: dict[str, Any], prefix: str) -> list[str]:
     found: list[str] = []
     for key, value in table.items():
         path = f"{prefix}{key}"
-        found += _assignments(value, f"{path}.") if isinstance(value, dict) else [f"{path}={toml_text(value)}"]
+        found += (
+            _assignments(value, f"{path}.") if isinstance(value, dict) else [f"{path}={toml_text(value)}"]
+        )
     return found
 
 
@@ -189,10 +199,6 @@ def _show(proof: record.Proof, path: Path) -> None:
                 missing if case.expected != "different" else case.message,
             ]
         )
-    print_table(
-        ["execution", f"update digest after step {last}", "", "tokens", "samples"], rows, right=(3,)
-    )
+    print_table(["execution", f"update digest after step {last}", "", "tokens", "samples"], rows, right=(3,))
     verdict = "every claim holds" if proof.ok else "a claim FAILED"
     print_lines(f"{verdict}: {proof.claim} over {len(proof.cases)} cases", f"proof  {path}")
-
-

@@ -73,7 +73,7 @@ def shipped_tokenizer(source: str, vocab_size: int) -> Tokenizer:
 
 
 def build_store(data: Data, source_digest: Digest, folder: Path) -> layout.StoreManifest:
-    """Write the four files into `folder`, which exists and is empty.
+    """Write the five files into `folder`, which exists and is empty.
 
     Raises InvalidInput for bad text, OSError where the disk refuses.
     """
@@ -114,6 +114,8 @@ def build_store(data: Data, source_digest: Digest, folder: Path) -> layout.Store
         documents_digest=documents_digest,
         tokenizer_digest=tokenizer.digest,
         tokenizer=data.tokenizer,
+    )
+    origin = layout.StoreOrigin(
         source_digest=source_digest,
         source_format=text_format(data),
         text_field=data.text_field,
@@ -124,6 +126,7 @@ def build_store(data: Data, source_digest: Digest, folder: Path) -> layout.Store
             "tokenizers": library_version(),
         },
     )
+    layout.write_origin(folder, origin)
     layout.write_manifest(folder, manifest)
     return manifest
 

@@ -1,18 +1,20 @@
 """The files of a store folder, and the digests that tie them together.
 
-Nouns: `StoreManifest`, the four files.
+Nouns: `StoreManifest`, `StoreOrigin`, the five files.
 
     tokens.bin       every document's ids, each followed by the end of a document; little-endian
     documents.bin    position in tokens.bin of each document's first id; little-endian 64-bit
     tokenizer.json   Tokenizer.to_json()
-    manifest.json    what the others hold: counts and digests, under a checksum of its own
+    origin.json      what it was made from and with, under a checksum of its own
+    manifest.json    what the first three hold: counts and digests, under a checksum of its own
 
-The data set's digest covers the ids, the document starts and the tokenizer: content alone, never
+The manifest names content alone, so the same text and tokenizer give the same manifest wherever they
+were built; what may differ stands in the origin. The data set's digest covers the ids, the document starts and the tokenizer: content alone, never
 the place or the source's name. A folder that differs from its manifest is a Mismatch.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ SCHEMA = 1
 TOKENS = "tokens.bin"
 DOCUMENTS = "documents.bin"
 TOKENIZER = "tokenizer.json"
+ORIGIN = "origin.json"
 MANIFEST = STORE_MANIFEST
 
 DOCUMENT_DTYPE = np.dtype("<u8")
@@ -45,15 +48,23 @@ class StoreManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     documents_digest: Digest
     tokenizer_digest: Digest
     tokenizer: Recipe
-    source_digest: Digest
-    source_format: Literal["text", "jsonl"]
-    text_field: str
-    versions: dict[str, str]
 
     @property
     def token_dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
         """Of tokens.bin, little-endian."""
         return np.dtype("<u2") if self.dtype == "uint16" else np.dtype("<u4")
+
+
+class StoreOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a store comes from: the source's digest, how it was read, the library versions that built it."""
+
+    source_digest: Digest
+    source_format: Literal["text", "jsonl"]
+    text_field: str
+    versions: dict[str, str]
+
+
+Sealed = TypeVar("Sealed", StoreManifest, StoreOrigin)
 
 
 def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
@@ -67,9 +78,24 @@ def dataset_digest(tokens: Digest, documents: Digest, tokenizer: Digest) -> Dige
     return Digest(blake3(text.encode("ascii")).hexdigest())
 
 
+def write_origin(folder: Path, origin: StoreOrigin) -> None:
+    """Write origin.json."""
+    (folder / ORIGIN).write_bytes(_sealed(msgspec.to_builtins(origin)))
+
+
 def write_manifest(folder: Path, manifest: StoreManifest) -> None:
-    """Write manifest.json, as the last of the four."""
+    """Write manifest.json, as the last of the five."""
     (folder / MANIFEST).write_bytes(_sealed(msgspec.to_builtins(manifest)))
+
+
+def read_origin(folder: Path) -> StoreOrigin:
+    """The origin of a store folder; Mismatch where it is missing or damaged."""
+    path = folder / ORIGIN
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Mismatch(f"{path} is missing or unreadable: {error.strerror}") from None
+    return _unsealed(path, data, StoreOrigin)
 
 
 def read_manifest(folder: Path) -> StoreManifest:
@@ -84,12 +110,16 @@ def read_manifest(folder: Path) -> StoreManifest:
         raise InvalidInput(f"{folder} is no data store: it has no {MANIFEST}", [_BUILD]) from None
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}") from None
+    return _unsealed(path, data, StoreManifest)
+
+
+def _unsealed(path: Path, data: bytes, kind: type[Sealed]) -> Sealed:
     try:
         tree = msgspec.json.decode(data)
     except msgspec.DecodeError as error:
         raise Mismatch(f"{path} is damaged: {error}") from None
     if not isinstance(tree, dict) or "schema" not in tree or "checksum" not in tree:
-        raise InvalidInput(f"{folder} is no data store: its {MANIFEST} is of something else", [_BUILD])
+        raise InvalidInput(f"{path.parent} is no data store: its {path.name} is of something else", [_BUILD])
     if tree["schema"] != SCHEMA:
         raise InvalidInput(
             f"{path} has schema {tree['schema']}, this version of elinvar reads {SCHEMA}", [_BUILD]
@@ -98,7 +128,7 @@ def read_manifest(folder: Path) -> StoreManifest:
     if _sealed(body) != data:
         raise Mismatch(f"{path} is damaged: it does not agree with its checksum")
     try:
-        return msgspec.convert(body, StoreManifest)
+        return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise Mismatch(f"{path} is damaged: {error}") from None
 

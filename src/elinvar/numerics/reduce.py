@@ -57,7 +57,9 @@ class Fold:
     def root(self) -> list[Tensor | None]:
         """The finished sum over all leaves, with +0.0 added once so that -0.0 never shows."""
         if len(self._pending) != 1 or (1 << next(iter(self._pending))[0]) < self.num_leaves:
-            raise ValueError(f"the fold over {self.num_leaves} leaves is not finished: {sorted(self._pending)}")
+            raise ValueError(
+                f"the fold over {self.num_leaves} leaves is not finished: {sorted(self._pending)}"
+            )
         (tensors,) = self._pending.values()
         self._pending.clear()
         present = [tensor for tensor in tensors if tensor is not None]
@@ -78,7 +80,5 @@ def fold_scalars(values: Sequence[float]) -> float:
     """The same tree over float64 numbers: per-leaf losses become the loss of the step."""
     nodes = list(values)
     while len(nodes) > 1:
-        nodes = [
-            nodes[k] + nodes[k + 1] if k + 1 < len(nodes) else nodes[k] for k in range(0, len(nodes), 2)
-        ]
+        nodes = [nodes[k] + nodes[k + 1] if k + 1 < len(nodes) else nodes[k] for k in range(0, len(nodes), 2)]
     return nodes[0] + 0.0

@@ -41,7 +41,7 @@ def adamw_update(
     torch._foreach_addcmul_(second, gradients, gradients, 1 - optimizer.beta2)
     correction1 = 1 - optimizer.beta1**step
     correction2 = math.sqrt(1 - optimizer.beta2**step)
-    divisor = torch._foreach_sqrt(second)
+    divisor = torch._foreach_sqrt(second)  # noqa: SLF001  # the only foreach interface there is
     torch._foreach_div_(divisor, correction2)
     torch._foreach_add_(divisor, optimizer.eps)
     torch._foreach_addcdiv_(parameters, first, divisor, -lr / correction1)

@@ -100,9 +100,7 @@ class Replicas:
 
     def _flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
         whole = zip(tensors, self.layout.whole(), strict=True)
-        return torch.cat(
-            [t.reshape(-1) if t is not None else self._zeros(p.num_elements) for t, p in whole]
-        )
+        return torch.cat([t.reshape(-1) if t is not None else self._zeros(p.num_elements) for t, p in whole])
 
     def _zeros(self, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(size, dtype=dtype, device=self.world.device)

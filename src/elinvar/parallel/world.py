@@ -4,11 +4,12 @@ Noun: `World`: this process's rank, how many there are, its device, and the proc
 moves data between them (none for a single rank). It holds no global state of its own.
 """
 
-import datetime
+import datetime as dt
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed import Store
 
 from elinvar.errors import DoesNotFit
 
@@ -43,9 +44,7 @@ def device_for(choice: str, local_rank: int) -> torch.device:
     return device
 
 
-def open_world(
-    *, rank: int, size: int, device: torch.device, store: dist.Store | None, timeout_s: float
-) -> World:
+def open_world(*, rank: int, size: int, device: torch.device, store: Store | None, timeout_s: float) -> World:
     """Join `size` ranks over `store`: gloo on the CPU, NCCL on CUDA.
 
     A collective that waits longer than `timeout_s` seconds raises on every rank that still lives.
@@ -58,7 +57,7 @@ def open_world(
         store=store,
         rank=rank,
         world_size=size,
-        timeout=datetime.timedelta(seconds=timeout_s),
+        timeout=dt.timedelta(seconds=timeout_s),
     )
     return World(rank=rank, size=size, device=device, group=dist.group.WORLD)
 

@@ -34,7 +34,8 @@ from elinvar.train.state import RunState, fresh_state
 @dataclass
 class Assembly:
     """The parts of one rank; `restored` is the generation that the state came from, if any, and
-    `notes` what the user should hear about it."""
+    `notes` what the user should hear about it.
+    """
 
     job: Job
     folder: RunFolder
@@ -84,9 +85,7 @@ def assemble(job: Job, world: World) -> Assembly:
     feed = Feed(store, experiment)
     model = build(experiment.model, experiment.numerics, experiment.seed, str(world.device))
     layout = Layout(parameter_shapes(experiment.model), world.size)
-    replicas = Replicas(
-        world, layout, job.ownership, experiment.batch.microbatches, job.execution.sharding
-    )
+    replicas = Replicas(world, layout, job.ownership, experiment.batch.microbatches, job.execution.sharding)
     parameters = dict(model.named_parameters())
     assert list(parameters) == list(layout.shapes), "the model's parameters are the spec's, in its order"
     state = fresh_state(parameters, replicas.held, Cursor(dataset=store.digest, position=0))
@@ -156,10 +155,10 @@ def _check_continuation(assembly: Assembly, generation: Generation) -> None:
             for attempt in assembly.folder.attempts()
             if fingerprint_digest(attempt.start.fingerprint) == manifest.fingerprint_digest
         ]
-        lines = list(differing(earlier[-1], assembly.fingerprint)) if earlier else ["unknown kernels wrote it"]
+        lines = (
+            list(differing(earlier[-1], assembly.fingerprint)) if earlier else ["unknown kernels wrote it"]
+        )
     raise InvalidInput(
         f"continuing generation {generation.name} here gives the same math, not the same bits",
         [*lines, "to go on all the same, recorded in the attempt: --accept same-math"],
     )
-
-

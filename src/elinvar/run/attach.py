@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import torch.distributed as dist
+from torch.distributed import PrefixStore, rendezvous
 
 from elinvar import errors
 from elinvar.errors import ElinvarError, InvalidInput
@@ -36,7 +36,7 @@ def run_attached(prepare: Callable[[], Preparation]) -> Outcome | None:
     _number("MASTER_PORT")
     if "MASTER_ADDR" not in os.environ:
         raise InvalidInput("MASTER_ADDR is missing from the environment", [_VARIABLES])
-    store, _, _ = next(dist.rendezvous("env://", rank, size))
+    store, _, _ = next(rendezvous("env://", rank, size))
     if rank == 0:
         try:
             preparation = prepare()
@@ -57,7 +57,7 @@ def run_attached(prepare: Callable[[], Preparation]) -> Outcome | None:
         rank=rank,
         size=size,
         local_rank=local_rank,
-        store=dist.PrefixStore("elinvar/group", store),
+        store=PrefixStore("elinvar/group", store),
         source=source,
     )
 

@@ -55,7 +55,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
 class Outcome(Struct, frozen=True, kw_only=True):
     """How an attempt ended: `reason` as in `record.attempt`, the last finished step, the step of the
-    newest generation, and the update digest of the last state."""
+    newest generation, and the update digest of the last state.
+    """
 
     reason: str
     step: int

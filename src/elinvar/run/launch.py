@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 
 import msgspec
-import torch.distributed as dist
+from torch.distributed import Store, TCPStore
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 
 from elinvar import errors
@@ -49,19 +49,21 @@ def launch(job: Job, entry: Entry = work) -> Outcome:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     size = job.execution.ranks
     assert isinstance(size, int)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # Elastic's own handlers would end the ranks in the middle of a step; ours are there before them.
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
     environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback())}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
+    ears = _Ears(store, quiet=job.quiet)
     context = start_processes(
         name="elinvar",
         entrypoint=entry,
         args={rank: (job, rank, size, "127.0.0.1", store.port) for rank in range(size)},
-        envs={rank: environment for rank in range(size)},
+        envs=dict.fromkeys(range(size), environment),
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         start_method="forkserver",
     )
     try:
-        ears = _Ears(store, quiet=job.quiet)
         while (result := context.wait(timeout=0)) is None:
             ears.pass_on()
             time.sleep(POLL_S)
@@ -77,12 +79,9 @@ def launch(job: Job, entry: Entry = work) -> Outcome:
 
 
 class _Ears:
-    """The parent's signal handlers: the first request goes to the ranks, a second Ctrl-C quits.
+    """The parent's signal handlers: the first request goes to the ranks, a second Ctrl-C quits."""
 
-    They replace elastic's, which would end the ranks in the middle of a step.
-    """
-
-    def __init__(self, store: dist.Store, *, quiet: bool) -> None:
+    def __init__(self, store: Store, *, quiet: bool) -> None:
         self._store = store
         self._quiet = quiet
         self._heard = Request.NONE
@@ -102,15 +101,15 @@ class _Ears:
             if self._heard is Request.INTERRUPT and not self._quiet:
                 print(asked(), file=sys.stderr, flush=True)
 
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         self._heard = max(self._heard, Request.STOP)
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._quits = self._heard is Request.INTERRUPT
         self._heard = Request.INTERRUPT
 
 
-def _failure(store: dist.Store, exit_codes: dict[int, int]) -> ElinvarError:
+def _failure(store: Store, exit_codes: dict[int, int]) -> ElinvarError:
     """The error behind the first failed rank."""
     rank, code = next(iter(exit_codes.items()))
     if code < 0:

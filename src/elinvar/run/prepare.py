@@ -91,7 +91,9 @@ def prepare(asked: Asked) -> Preparation:
     if exists:
         assert asked.folder is not None
         if source is not None:
-            raise InvalidInput(f"{asked.folder} holds a run already; a fork needs a new folder", ["--run OTHER"])
+            raise InvalidInput(
+                f"{asked.folder} holds a run already; a fork needs a new folder", ["--run OTHER"]
+            )
         folder = RunFolder.open(asked.folder)
         _check_same(folder, asked)
     else:

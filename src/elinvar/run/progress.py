@@ -15,9 +15,7 @@ PLAIN_EVERY_S = 10.0
 class Progress:
     """Shows steps from `first` (exclusive) to `last`; silent when `quiet`."""
 
-    def __init__(
-        self, first: int, last: int, *, quiet: bool = False, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, first: int, last: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._redraws = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._first, self._last = first, last

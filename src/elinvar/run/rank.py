@@ -4,7 +4,7 @@
 command's own process when there is a single rank.
 """
 
-import torch.distributed as dist
+from torch.distributed import Store
 
 from elinvar.parallel.world import close_world, device_for, open_world
 from elinvar.run import settings
@@ -16,7 +16,7 @@ from elinvar.run.stop import Source
 
 
 def run_rank(
-    job: Job, *, rank: int, size: int, local_rank: int, store: dist.Store | None, source: Source
+    job: Job, *, rank: int, size: int, local_rank: int, store: Store | None, source: Source
 ) -> Outcome:
     """Compute this rank's share of the job; collective over all ranks of it."""
     settings.apply(job.experiment.numerics)

@@ -89,7 +89,9 @@ class Recorder:
         self._progress = Progress(assembly.state.step, job.until, quiet=job.quiet)
         for file, torn in self._journals.torn.items():
             self.event("torn_line", None, file=file, bytes=torn)
-            self._progress.say(f"note   {file} ended in a torn line of {torn} bytes; it was closed and is skipped")
+            self._progress.say(
+                f"note   {file} ended in a torn line of {torn} bytes; it was closed and is skipped"
+            )
         for note in assembly.notes:
             self.event("fault", assembly.state.step, message=note)
             self._progress.say(f"note   passed over {note}")
@@ -240,9 +242,11 @@ class Recorder:
 def versions() -> dict[str, str]:
     """The versions of what can matter, by distribution name."""
     names = ("torch", "numpy", "tokenizers", "msgspec", "blake3")
-    found = {"elinvar": __version__, "python": platform.python_version(), "torch_git": str(torch.version.git_version)}
+    found = {
+        "elinvar": __version__,
+        "python": platform.python_version(),
+        "torch_git": str(torch.version.git_version),
+    }
     for name in names:
         found[name] = importlib.metadata.version(name)
     return found
-
-

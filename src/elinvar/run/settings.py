@@ -1,6 +1,7 @@
 """The process-wide switches of PyTorch that an experiment's numerics fix, set in one place."""
 
 import torch
+from torch.utils import deterministic
 
 from elinvar.spec.numerics import Numerics
 
@@ -10,7 +11,7 @@ def apply(numerics: Numerics) -> None:
     torch.set_num_threads(numerics.threads)
     torch.use_deterministic_algorithms(numerics.deterministic)
     # Filling fresh memory costs a pass over it and hides nothing: we never read what we did not write.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # made at run time
     torch.set_float32_matmul_precision("highest")
     if torch.cuda.is_available():
         torch.backends.cudnn.benchmark = False

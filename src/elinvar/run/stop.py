@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-import torch.distributed as dist
+from torch.distributed import Store
 
 from elinvar.errors import EXIT_INTERRUPTED
 from elinvar.record.manifest import list_generations
@@ -38,7 +38,7 @@ class Source(Protocol):
 class StoreSource:
     """A rank below a launching parent: rank 0 asks the parent's store, the others hear nothing."""
 
-    def __init__(self, store: dist.Store, rank: int) -> None:
+    def __init__(self, store: Store, rank: int) -> None:
         self._store = store
         self._rank = rank
 
@@ -62,10 +62,10 @@ class SignalSource:
         """See `Source.heard`."""
         return self._heard
 
-    def _on_terminate(self, number: int, frame: FrameType | None) -> None:
+    def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         self._heard = max(self._heard, Request.STOP)
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._heard == Request.INTERRUPT:
             if self._generations is not None:
                 print(lost(self._generations), file=sys.stderr, flush=True)

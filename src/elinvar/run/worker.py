@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 
 import msgspec
-import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore
 
 from elinvar.errors import EXIT_FAILED, ElinvarError
 from elinvar.run.job import Job, Outcome
@@ -38,31 +38,33 @@ def work(job: Job, rank: int, size: int, host: str, port: int) -> Outcome:
     return guarded(_run, job, rank, size, host, port)
 
 
-def _run(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
+def _run(job: Job, rank: int, size: int, store: Store) -> Outcome:
     return run_rank(
         job,
         rank=rank,
         size=size,
         local_rank=rank,
-        store=dist.PrefixStore("elinvar/group", store),
+        store=PrefixStore("elinvar/group", store),
         source=StoreSource(store, rank),
     )
 
 
 def guarded(
-    run: Callable[[Job, int, int, dist.Store], Outcome], job: Job, rank: int, size: int, host: str, port: int
+    run: Callable[[Job, int, int, Store], Outcome], job: Job, rank: int, size: int, host: str, port: int
 ) -> Outcome:
     """Call `run` with the parent's store; leave the process, the reason told, where it raises."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False)
+    store = TCPStore(host, port, is_master=False, wait_for_workers=False)
     try:
         return run(job, rank, size, store)
     except ElinvarError as error:
         failure = Failure(rank, type(error).__name__, error.message, error.lines)
-    except Exception as error:
-        failure = Failure(rank, "", f"{type(error).__name__}: {error}", tuple(traceback.format_exc().splitlines()))
+    except Exception as error:  # noqa: BLE001  # the parent tells the user, whatever it was
+        failure = Failure(
+            rank, "", f"{type(error).__name__}: {error}", tuple(traceback.format_exc().splitlines())
+        )
     # Only the first failure counts: the others are peers that lost this one.
     store.compare_set(ERROR_KEY, "", msgspec.json.encode(failure).decode())
     sys.stderr.flush()

@@ -103,9 +103,7 @@ def digest_state(state: RunState, replicas: Replicas, found: Mapping[str, Lanes]
     """The update digest of the state, the same on every rank and under every sharding."""
     by_name = found if found is not None else state_lanes(state, replicas)
     shapes = replicas.layout.shapes
-    tensors = {
-        name: ("float32", shapes[name.partition("/")[2]], lane) for name, lane in by_name.items()
-    }
+    tensors = {name: ("float32", shapes[name.partition("/")[2]], lane) for name, lane in by_name.items()}
     return update_digest(tensors, state.scalars)
 
 

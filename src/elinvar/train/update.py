@@ -26,8 +26,11 @@ from elinvar.train.state import RunState
 
 @dataclass(frozen=True)
 class Totals:
-    """Of a step, equal on all ranks: loss sum (float64), Σ weight, sample indices by leaf, and the
-    flags that ranks raised, one row a rank."""
+    """What all ranks know of a step before its update.
+
+    The float64 loss sum, Σ weight, sample indices by leaf, and the flags that ranks raised, one row
+    a rank.
+    """
 
     loss_sum: float
     denominator: int
@@ -37,8 +40,11 @@ class Totals:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What a step did. `loss` in nats per target token and `grad_norm` before clipping are None
-    where they are not finite; `skipped` says why parameters did not move ("" where they did)."""
+    """What a step did.
+
+    `loss` in nats per target token and `grad_norm` before clipping are None where they are not
+    finite; `skipped` says why parameters did not move ("" where they did).
+    """
 
     step: int
     loss: float | None

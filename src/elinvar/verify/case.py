@@ -14,13 +14,17 @@ from msgspec.structs import replace
 
 from elinvar.spec.execution import Checkpoint, Execution, Input, Record
 
+Stage = Literal[0, 1]
+STAGES: tuple[Stage, ...] = (0, 1)
+
 EVERY = 5
 """Steps between compared digests and between generations of a case."""
 
 
 class Case(Struct, frozen=True, kw_only=True):
     """`execution` runs from step 0; with `killed_at`, its last rank is SIGKILLed when it is about
-    to begin that step, and the run goes on under `resumed`."""
+    to begin that step, and the run goes on under `resumed`.
+    """
 
     name: str
     execution: Execution
@@ -30,7 +34,8 @@ class Case(Struct, frozen=True, kw_only=True):
 
 class Contrast(Struct, frozen=True, kw_only=True):
     """`kind`: `ddp` is torch DDP on `ranks` ranks with no_sync; `naive` is one process that adds up
-    mean losses. Both use torch's own optimizer and clipping."""
+    mean losses. Both use torch's own optimizer and clipping.
+    """
 
     name: str
     kind: Literal["ddp", "naive"]
@@ -38,7 +43,10 @@ class Contrast(Struct, frozen=True, kw_only=True):
 
 
 def execution_of(
-    ranks: int, sharding: Literal[0, 1] = 0, workers: int = 0, ownership: Literal["contiguous", "round_robin"] = "contiguous"
+    ranks: int,
+    sharding: Stage = 0,
+    workers: int = 0,
+    ownership: Literal["contiguous", "round_robin"] = "contiguous",
 ) -> Execution:
     """An execution that records a digest and saves a generation every `EVERY` steps."""
     return Execution(
@@ -82,7 +90,7 @@ def all_cases(steps: int) -> tuple[Case, ...]:
             name=f"{ranks} rank{'s' * (ranks > 1)}, ZeRO-{sharding}, {workers} workers",
             execution=execution_of(ranks, sharding, workers),
         )
-        for ranks, sharding, workers in product((1, 2, 3, 4), (0, 1), (0, 3))
+        for ranks, sharding, workers in product((1, 2, 3, 4), STAGES, (0, 3))
     ]
     return (*grid, *(case for case in default_cases(steps) if case.killed_at is not None))
 

@@ -65,5 +65,3 @@ def largest_distance(reference: RunFolder, parameters: dict[str, torch.Tensor], 
     """The largest absolute difference of any parameter from the reference's at `step`."""
     ours, _ = load_parameters(reference, step)
     return max(float((ours[name] - parameters[name]).abs().max()) for name in ours)
-
-

@@ -103,7 +103,8 @@ class Drill:
 
     def contrast(self, case: Contrast) -> record.Case:
         """Run the experiment the usual way; it is expected to differ, and by how much is told."""
-        assert self.reference is not None and self.reference_folder is not None
+        assert self.reference is not None
+        assert self.reference_folder is not None
         began = time.monotonic()
         folder = self._folder()
         folder.mkdir()
@@ -175,12 +176,17 @@ class Drill:
         raise RunFailed(f"rank {victim} was to be killed at step {step}, and was not")
 
     def _relation(self, found: Evidence, run: RunFolder) -> tuple[str, str]:
-        assert self.reference is not None and self.reference_folder is not None
+        assert self.reference is not None
+        assert self.reference_folder is not None
         step = first_difference(self.reference, found)
         if step is None:
             return "same bits", ""
         names = differing_tensors(self.reference_folder, run, step)
-        what = f": {names[0]}" + (f" and {len(names) - 1} more tensors" if len(names) > 1 else "") if names else ""
+        what = (
+            f": {names[0]}" + (f" and {len(names) - 1} more tensors" if len(names) > 1 else "")
+            if names
+            else ""
+        )
         return "different", f"first differs at step {step}{what}"
 
     def _folder(self) -> Path:

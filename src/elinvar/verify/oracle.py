@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed import PrefixStore, Store
 from torch.nn.parallel import DistributedDataParallel
 
 from elinvar.data.feed import Feed
@@ -107,7 +107,7 @@ def plain_loop(
     )
 
 
-def _naive(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
+def _naive(job: Job, rank: int, size: int, store: Store) -> Outcome:
     del store, rank, size
     loop = plain_loop(job.experiment, _feed(job), tuple(range(job.experiment.batch.microbatches)))
     for step in range(1, job.until + 1):
@@ -115,8 +115,8 @@ def _naive(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
     return _outcome(job, loop)
 
 
-def _ddp(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
-    group = dist.PrefixStore("elinvar/contrast", store)
+def _ddp(job: Job, rank: int, size: int, store: Store) -> Outcome:
+    group = PrefixStore("elinvar/contrast", store)
     world: World = open_world(
         rank=rank, size=size, device=torch.device("cpu"), store=group, timeout_s=job.timeout_s
     )
@@ -124,7 +124,11 @@ def _ddp(job: Job, rank: int, size: int, store: dist.Store) -> Outcome:
     assert isinstance(loop.model, DistributedDataParallel)
     for step in range(1, job.until + 1):
         loop.step(step, loop.model.no_sync)
-    outcome = _outcome(job, loop) if rank == 0 else Outcome(reason=UNTIL, step=job.until, saved_step=0, update_digest="")
+    outcome = (
+        _outcome(job, loop)
+        if rank == 0
+        else Outcome(reason=UNTIL, step=job.until, saved_step=0, update_digest="")
+    )
     close_world(world)
     return outcome
 
@@ -139,7 +143,11 @@ def _outcome(job: Job, loop: PlainLoop) -> Outcome:
     tensors = {}
     for name, parameter in loop.inner.named_parameters():
         state = loop.optimizer.state[parameter]
-        for kind, tensor in (("parameter", parameter), ("exp_avg", state["exp_avg"]), ("exp_avg_sq", state["exp_avg_sq"])):
+        for kind, tensor in (
+            ("parameter", parameter),
+            ("exp_avg", state["exp_avg"]),
+            ("exp_avg_sq", state["exp_avg_sq"]),
+        ):
             tensors[f"{kind}/{name}"] = ("float32", tuple(parameter.shape), lanes(tensor))
     tokens = job.until * job.experiment.batch.tokens
     scalars: dict[str, int | str] = {
