@@ -135,7 +135,7 @@ def flip(path, at=3):
     path.write_bytes(bytes(content))
 
 
-FILES = [layout.TOKENS, layout.DOCUMENTS, layout.TOKENIZER, layout.MANIFEST]
+FILES = [layout.TOKENS, layout.DOCUMENTS, layout.TOKENIZER, layout.ORIGIN, layout.MANIFEST]
 
 
 @pytest.mark.parametrize("name", FILES)

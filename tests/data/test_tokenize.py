@@ -54,7 +54,10 @@ def test_merges_are_applied_as_the_slow_twin_does(word):
     assert BPE.encode(f" {word}") == reference_ids(BPE, f" {word}".encode())
 
 
-@given(text=ANY_TEXT.map(lambda text: text * 3))
+SPACES = train(ByteLevelBpe(vocab_size=265), ["a  b\n\nc   d\n \ne\t\tf  \n\n g" * 20], "spaces")
+
+
+@given(text=(ANY_TEXT | st.text(st.sampled_from(" \n\tab"), max_size=40)).map(lambda text: text * 3))
 def test_cut_documents_have_the_ids_of_whole_ones(text):
     size = source.PIECE_CHARS
     source.PIECE_CHARS = 5
@@ -62,7 +65,7 @@ def test_cut_documents_have_the_ids_of_whole_ones(text):
         parts = [piece.text for piece in cut(text)]
     finally:
         source.PIECE_CHARS = size
-    for tokenizer in (BPE, BYTES):
+    for tokenizer in (BPE, SPACES, BYTES):
         assert [index for ids in tokenizer.encode_batch(parts) for index in ids.tolist()] == tokenizer.encode(
             text
         )
