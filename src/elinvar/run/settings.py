@@ -9,7 +9,8 @@ from elinvar.spec.numerics import Numerics
 def apply(numerics: Numerics) -> None:
     """Set threads, deterministic kernels and full fp32 products for this process."""
     torch.set_num_threads(numerics.threads)
-    torch.use_deterministic_algorithms(numerics.deterministic)
+    # The same switch as torch.use_deterministic_algorithms, which also imports the compiler (seconds a rank).
+    torch.set_deterministic_debug_mode("error" if numerics.deterministic else "default")
     # Filling fresh memory costs a pass over it and hides nothing: we never read what we did not write.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # made at run time
     torch.set_float32_matmul_precision("highest")
