@@ -45,7 +45,8 @@ def lanes(piece: Tensor, start: int = 0) -> Lanes:
         part = flat[offset : offset + CHUNK]
         first = start + offset
         index = torch.arange(first, first + part.numel(), dtype=torch.int64, device=flat.device)
-        bits = part.to(torch.int64)
+        # A copy also where the elements are 8 bytes: it is scrambled below, the tensor must not be.
+        bits = part.to(torch.int64, copy=True)
         if piece.element_size() < 8:
             bits &= (1 << (8 * piece.element_size())) - 1
         sums[0] += _mix((index * _GOLDEN) ^ bits).sum()
