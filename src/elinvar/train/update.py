@@ -102,7 +102,8 @@ def update(
     if agreed.denominator == 0:
         skipped = "no target tokens"
     else:
-        torch._foreach_div_(reduced, float(agreed.denominator))
+        if reduced:  # a rank beyond the last row has no piece
+            torch._foreach_div_(reduced, float(agreed.denominator))
         norm = replicas.norm(reduced)
         if not math.isfinite(norm) or not math.isfinite(agreed.loss_sum):
             skipped, norm = "non-finite gradients", norm if math.isfinite(norm) else None
