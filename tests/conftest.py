@@ -1,6 +1,11 @@
 """What every test gets: one thread per process, and a cache of its own that lives as long as the session."""
 
 import os
+import sys
+from pathlib import Path
+
+# Modules that tests share are imported by name, also by the processes that tests start.
+sys.path.append(str(Path(__file__).parent))
 
 # Before numpy or torch can be imported anywhere: libraries read these once.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
