@@ -15,6 +15,7 @@ MEANINGS = {
     "assets": "style and script of the page",
     "presets": "run files that come with the package",
     "py.typed": "says that the package is typed",
+    "shakespeare.md": "where the corpus comes from",
     "shakespeare.txt.xz": "the embedded corpus: 38 plays",
     "shakespeare-bpe-1024.json": "its tokenizer, trained beforehand",
 }

@@ -147,3 +147,41 @@ class DataCheck(Shape, frozen=True):
     digest: str
     tokens: int
     ok: bool
+
+
+class GenerationSummary(Shape, frozen=True):
+    """A committed generation; `time_s` is Unix time."""
+
+    name: str
+    step: int
+    update_digest: str
+    sequence: int
+    time_s: float
+    bytes: int
+
+
+class IncompleteFolder(Shape, frozen=True):
+    """A folder among the generations that is none."""
+
+    path: str
+    reason: str
+
+
+class CheckpointList(Shape, frozen=True):
+    """All generations, oldest first."""
+
+    generations: list[GenerationSummary]
+    incomplete: list[IncompleteFolder]
+
+
+class CheckpointShow(GenerationSummary, frozen=True):
+    """One generation and its manifest (schema record-manifest)."""
+
+    manifest: dict[str, Any]
+
+
+class CheckpointCheck(Shape, frozen=True):
+    """The problems of each generation by name: none where it is sound. `ok` where all are."""
+
+    checked: dict[str, list[str]]
+    ok: bool

@@ -38,8 +38,8 @@ machine     cpu-4   4 cores, 16.0 GiB
   rank 1    3 4 5
   rank 2    6 7
 
-memory      290.2 MiB a rank at most, 870.6 MiB in all, of 16.0 GiB (an estimate)
-  process      235.0 MiB   Python and torch themselves
+memory      315.2 MiB a rank at most, 945.6 MiB in all, of 16.0 GiB (an estimate)
+  process      260.0 MiB   Python and torch themselves
   input         16.0 MiB   microbatches kept ready, 2 workers
 """
 

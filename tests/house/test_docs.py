@@ -15,8 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    if path.relative_to(ROOT).parts[:2] not in (("docs", "design"),)
-    and path.name not in ("commands.md",)
+    if path.parent.name != "design" and path.name != "commands.md"
 )
 COMMAND = re.compile(r"(?:^ {4}(?:\$ )?|`|-- )(?:\.venv/bin/)?(elinvar [a-z][^`\n]*)", re.MULTILINE)
 

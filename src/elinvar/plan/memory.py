@@ -15,8 +15,9 @@ from elinvar.spec.experiment import Experiment
 
 FLOAT_BYTES = 4
 TOKEN_BYTES = 8
-PROCESS_BYTES = 235 * 2**20
-"""Resident memory of a process after `import torch` and its first product (CPU build, measured)."""
+PROCESS_BYTES = 260 * 2**20
+"""Resident memory of a rank besides its tensors: Python, torch and its first operations (CPU build on
+Linux; 210 MiB measured for a forked rank, which shares most of it, 270 MiB for a rank alone)."""
 
 
 class Term(Struct, frozen=True, kw_only=True):
