@@ -28,6 +28,7 @@ def serve(
     """Answer every task with its Microbatch, or with the error that stops this worker."""
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's to answer
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a rank ignores it; a worker is ended by it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # must stand before numpy loads, so its import comes after
     from elinvar.data.feed import reopen
