@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import click
 import pytest
 
 from elinvar.cli.main import COMMANDS
+from elinvar.plan.machine import KNOWN
+from elinvar.plan.plan import make_plan
 from elinvar.spec.fields import all_paths
+from elinvar.spec.read import read
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -80,3 +84,23 @@ def test_the_check_finds_what_is_wrong():
     assert wrong("elinvar plan tiny optimizer.lear=1") == "no key optimizer.lear"
     assert wrong("elinvar plan --jsno") == "no option --jsno"
     assert wrong("elinvar planned") == "no command planned"
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_plan():
+    reading = read("tiny")
+    plan = make_plan(reading.experiment, reading.execution, KNOWN["cpu-2"])
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    said = f"{plan.num_parameters:,} parameters, {plan.steps} steps of {plan.tokens_per_step:,} tokens, {plan.ranks} processes"
+    assert said in text
+
+
+def test_the_example_is_a_run_file_that_the_documented_text_fills(tmp_path):
+    shutil.copy(ROOT / "examples" / "own-text" / "run.toml", tmp_path)
+    pages = sorted((ROOT / "docs").glob("*/*.md"))
+    (tmp_path / "text.txt").write_text(
+        "".join(page.read_text(encoding="utf-8") for page in pages), encoding="utf-8"
+    )
+    data = read(str(tmp_path / "run.toml")).experiment.data
+    assert data.source == str(tmp_path / "text.txt")
+    # As bytes: the tokens of one step and the held-out windows are there many times over.
+    assert (tmp_path / "text.txt").stat().st_size > 10 * 128 * data.held_out
