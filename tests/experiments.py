@@ -2,7 +2,7 @@
 
 import multiprocessing
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -201,3 +201,20 @@ def _rank(sink, rank, size, port, work, arguments):
     except Exception as error:  # noqa: BLE001 - told to the parent, which raises it
         answer = error
     sink.send(answer)
+
+
+def with_sharding(whole, size, place, sharding):
+    """(state, replicas) that rank `place` of `size` would have in the state of `whole`, a single rank."""
+    layout = Layout(parameter_shapes(whole.experiment.model), size)
+    leaves = owners(whole.replicas.num_leaves, size, "contiguous")
+    world = World(rank=place, size=size, device=CPU)
+    replicas = Replicas(world, layout, leaves, whole.replicas.num_leaves, sharding)
+    found = {"exp_avg": {}, "exp_avg_sq": {}}
+    for kind, moments in found.items():
+        for piece, tensor in zip(whole.state.held, getattr(whole.state, kind), strict=True):
+            moments[piece.name] = tensor
+    cut = {
+        kind: [moments[piece.name][piece.start : piece.stop].clone() for piece in replicas.held]
+        for kind, moments in found.items()
+    }
+    return replace(whole.state, held=replicas.held, **cut), replicas
