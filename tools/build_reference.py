@@ -6,6 +6,7 @@
 import inspect as python
 import json
 import sys
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 
@@ -127,6 +128,8 @@ def help_of(command, path):
         "max_content_width": WIDTH,
         "help_option_names": ["-h", "--help"],
     }
+    command = copy(command)
+    command._help_option = None  # click keeps the option that another context made
     with click.Context(command, info_name=path, **settings) as context:
         return command.get_help(context)
 

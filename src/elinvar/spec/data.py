@@ -13,7 +13,9 @@ class Bytes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_f
     """Each UTF-8 byte is a token (ids 0-255); id 256 ends a document."""
 
 
-class ByteLevelBpe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="bpe"):
+class ByteLevelBpe(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="bpe"
+):
     """Byte-level byte-pair encoding trained on the source itself; the last id ends a document."""
 
     vocab_size: Annotated[int, Meta(ge=257, le=2**31)] = 1024

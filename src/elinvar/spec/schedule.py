@@ -11,7 +11,9 @@ from msgspec import Meta, Struct
 Steps = Annotated[int, Meta(ge=0)]
 
 
-class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+class Constant(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"
+):
     """lr after `warmup_steps` steps of linear growth."""
 
     warmup_steps: Steps = 0
