@@ -14,7 +14,12 @@ from types import FrameType
 
 import msgspec
 from torch.distributed import Store, TCPStore
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+from torch.distributed.elastic.multiprocessing import (
+    DefaultLogsSpecs,
+    MultiprocessContext,
+    PContext,
+    start_processes,
+)
 
 from elinvar import errors
 from elinvar.errors import EXIT_INTERRUPTED, ElinvarError, RunFailed
@@ -68,7 +73,8 @@ def launch(job: Job, entry: Entry = work) -> Outcome:
             ears.pass_on()
             time.sleep(POLL_S)
         if result.failures:
-            raise _failure(store, {rank: f.exitcode for rank, f in result.failures.items()})
+            rank, first = next(iter(result.failures.items()))
+            raise _failure(store, rank, first.exitcode, _killed(context))
         outcome = result.return_values[0]
         assert isinstance(outcome, Outcome)
         return outcome
@@ -109,20 +115,34 @@ class _Ears:
         self._heard = Request.INTERRUPT
 
 
-def _failure(store: Store, exit_codes: dict[int, int]) -> ElinvarError:
-    """The error behind the first failed rank."""
-    rank, code = next(iter(exit_codes.items()))
+def _failure(store: Store, rank: int, code: int, killed: dict[int, int]) -> ElinvarError:
+    """The error behind the failed rank that was seen first, `rank` with exit code `code`.
+
+    A rank that only lost a peer is not the cause: where one of `killed` (signal by rank) died
+    without a word, that one is named.
+    """
     if code < 0:
         return RunFailed(f"rank {rank} was killed by {signal.Signals(-code).name}")
     text = store.get(ERROR_KEY) if store.check([ERROR_KEY]) else b""
     if not text:
         return RunFailed(f"rank {rank} ended with exit code {code}")
     failure = msgspec.json.decode(text, type=Failure)
-    if not failure.kind:
-        return RunFailed(f"rank {failure.rank}: {failure.message}", failure.lines)
-    error = getattr(errors, failure.kind)(failure.message, failure.lines)
-    assert isinstance(error, ElinvarError)
-    return error
+    if failure.kind:
+        error = getattr(errors, failure.kind)(failure.message, failure.lines)
+        assert isinstance(error, ElinvarError)
+        return error
+    for victim, number in killed.items():
+        lost = f"rank {failure.rank} lost it: {failure.message.splitlines()[0]}"
+        return RunFailed(f"rank {victim} was killed by {signal.Signals(number).name}", [lost])
+    return RunFailed(f"rank {failure.rank}: {failure.message}", failure.lines)
+
+
+def _killed(context: PContext) -> dict[int, int]:
+    """Signal by rank of those that a signal ended. elastic itself names one failed rank, any of them."""
+    assert isinstance(context, MultiprocessContext)
+    assert context._pc is not None  # noqa: SLF001 - no public way to the other exit codes
+    codes = {rank: process.exitcode for rank, process in enumerate(context._pc.processes)}  # noqa: SLF001
+    return {rank: -code for rank, code in codes.items() if code is not None and code < 0}
 
 
 def _loopback() -> str:
