@@ -15,6 +15,7 @@ Kind = Literal["parameter", "moment", "scalar", "derived"]
 
 INVENTORY: dict[str, Kind] = {
     "parameters": "parameter",
+    "storage": "derived",  # the memory of `parameters`
     "exp_avg": "moment",
     "exp_avg_sq": "moment",
     "held": "derived",  # follows from the execution that restores, not from the one that wrote

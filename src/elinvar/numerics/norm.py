@@ -15,6 +15,9 @@ from torch import Tensor
 BLOCK = 1024
 """Longest logical block, in elements."""
 
+CHUNK = 1 << 15
+"""Elements at a time, so that the float64 copies stay in cache."""
+
 
 def row_size(shape: Sequence[int]) -> int:
     """Elements in one dim-0 row of a tensor of this shape; a 0-d tensor is one row of one element."""
@@ -40,23 +43,18 @@ def block_sums(rows: Tensor, shape: Sequence[int]) -> Tensor:
     width = row_size(shape)
     if rows.numel() == 0:
         return rows.new_zeros(0, dtype=torch.float64)
-    values = rows.reshape(-1, width).double()
-    squares = values * values
+    matrix = rows.reshape(-1, width)
     pieces = blocks_per_row(shape)
-    if width % BLOCK and pieces > 1:
-        squares = torch.nn.functional.pad(squares, (0, pieces * BLOCK - width))
-    if pieces > 1:
-        squares = squares.view(-1, BLOCK)
-    # The order inside a block must not depend on how many rows were handed in together, so it is
-    # written out: halves are added to halves, elementwise.
-    length = squares.shape[1]
-    while length > 1:
-        half = length // 2
-        head = squares[:, :half] + squares[:, half : 2 * half]
-        if length % 2:
-            head[:, 0] += squares[:, length - 1]
-        squares, length = head, half
-    return squares.reshape(-1)
+    sums = []
+    for part in matrix.split(max(1, CHUNK // width)):
+        squares = part.double()
+        squares.mul_(squares)
+        if pieces > 1:
+            padded = torch.nn.functional.pad(squares, (0, pieces * BLOCK - width))
+            squares = padded.view(-1, BLOCK)
+        # A row's sum does not depend on the rows beside it: the reduction runs along contiguous memory.
+        sums.append(squares.sum(dim=1))
+    return torch.cat(sums)
 
 
 def norm_of(sums: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Moving data between ranks by rank index, and nothing else.
 
-Every function here is an all-to-all under another name: on gloo that is the fastest primitive, and
-it cannot add. No floating-point number is ever summed by a collective in Elinvar.
+Every function here is an all-to-all made of sends and receives: it cannot add, and on gloo nothing
+is faster. No floating-point number is ever summed by a collective in Elinvar.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,46 @@ from torch import Tensor
 from elinvar.parallel.world import World
 
 
+def swap(world: World, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
+    """Send `sent[r]` to rank r and fill `received[r]` with what it sent here; in place, nothing staged.
+
+    Contiguous 1-D tensors; the lengths of a pair must agree on both sides, and an empty one is not
+    sent. The part for this rank itself is copied.
+    """
+    received[world.rank].copy_(sent[world.rank])
+    if world.group is None:
+        return
+    moves = []
+    for rank in range(world.size):
+        if rank != world.rank and sent[rank].numel():
+            moves.append(dist.P2POp(dist.isend, sent[rank], rank, group=world.group))
+        if rank != world.rank and received[rank].numel():
+            moves.append(dist.P2POp(dist.irecv, received[rank], rank, group=world.group))
+    for work in dist.batch_isend_irecv(moves) if moves else ():
+        work.wait()
+
+
+def share(world: World, flat: Tensor, bounds: Sequence[int]) -> None:
+    """Bring every rank's slice [bounds[r], bounds[r + 1]) of `flat` to all ranks, in place."""
+    slices = [flat[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    here = slices[world.rank]
+    moves = []
+    for rank in range(world.size):
+        if rank != world.rank and here.numel():
+            moves.append(dist.P2POp(dist.isend, here, rank, group=world.group))
+        if rank != world.rank and slices[rank].numel():
+            moves.append(dist.P2POp(dist.irecv, slices[rank], rank, group=world.group))
+    for work in dist.batch_isend_irecv(moves) if moves else ():
+        work.wait()
+
+
 def exchange(world: World, sent: Tensor, sent_sizes: Sequence[int], received_sizes: Sequence[int]) -> Tensor:
     """Send consecutive slices of `sent` to ranks 0, 1, …; returns what they sent here, in rank order.
 
     `sent` is 1-D with sum(sent_sizes) elements; the result is 1-D with sum(received_sizes).
     """
-    if world.group is None:
-        return sent
     received = torch.empty(sum(received_sizes), dtype=sent.dtype, device=sent.device)
-    dist.all_to_all_single(
-        received, sent.contiguous(), list(received_sizes), list(sent_sizes), group=world.group
-    )
+    swap(world, sent.split(list(sent_sizes)), received.split(list(received_sizes)))
     return received
 
 

@@ -7,17 +7,31 @@ the same shards first, so both give the same bits. One rank is the case without 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from elinvar.numerics.norm import block_sums, norm_of
 from elinvar.numerics.reduce import Fold
-from elinvar.parallel.collective import exchange, gather_pieces
+from elinvar.parallel.collective import gather_pieces, share, swap
 from elinvar.parallel.shard import Layout, Piece
 from elinvar.parallel.world import World
 from elinvar.plan.ownership import aligned_nodes
+
+
+class Buffers:
+    """Memory that is used again at every step: fresh pages cost more than the bytes moved through them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._held: dict[str, Tensor] = {}
+
+    def take(self, name: str, size: int) -> Tensor:
+        """The 1-D fp32 buffer of that name and size, with whatever it held last."""
+        if name not in self._held or self._held[name].numel() != size:
+            self._held[name] = torch.empty(size, dtype=torch.float32, device=self._device)
+        return self._held[name]
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,10 @@ class Replicas:
     owned: tuple[tuple[int, ...], ...]
     num_leaves: int
     sharding: int
+    buffers: Buffers = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "buffers", Buffers(self.world.device))
 
     @property
     def shard(self) -> tuple[Piece, ...]:
@@ -49,22 +67,26 @@ class Replicas:
         if self.world.size == 1:
             whole = zip(local.root(), self.layout.whole(), strict=True)
             return [
-                tensor.view(-1) if tensor is not None else self._zeros(piece.num_elements)
+                tensor.reshape(-1) if tensor is not None else self._zeros(piece.num_elements)
                 for tensor, piece in whole
             ]
         nodes = [aligned_nodes(leaves, self.num_leaves) for leaves in self.owned]
         mine = list(local.pending())
         assert [node for node, _ in mine] == [tuple(node) for node in nodes[self.world.rank]]
         fold = Fold(self.num_leaves)
+        nothing = self._zeros(0)
         for turn in range(max(map(len, nodes))):
-            sizes = [self.layout.sizes[self.world.rank] if turn < len(n) else 0 for n in nodes]
-            sends = turn < len(mine)
-            sent = self._flat(mine[turn][1]) if sends else self._zeros(0)
-            sent_sizes = self.layout.sizes if sends else [0] * self.world.size
-            parts = exchange(self.world, sent, sent_sizes, sizes).split(sizes)
-            for node, part in zip((n[turn] if turn < len(n) else None for n in nodes), parts, strict=True):
-                if node is not None:
-                    fold.push(node, [part])
+            sent: Sequence[Tensor] = [nothing] * self.world.size
+            if turn < len(mine):
+                sent = self._flat(mine[turn][1]).split(list(self.layout.sizes))
+            parts = [
+                self.buffers.take(f"part {turn} {rank}", self._shard_size if turn < len(theirs) else 0)
+                for rank, theirs in enumerate(nodes)
+            ]
+            swap(self.world, sent, parts)
+            for theirs, part in zip(nodes, parts, strict=True):
+                if turn < len(theirs):
+                    fold.push(theirs[turn], [part])
         (flat,) = fold.root()
         assert flat is not None
         return self.layout.split(flat, self.shard)
@@ -82,25 +104,30 @@ class Replicas:
         """The reduced gradients of the pieces of `held`: gathered for ZeRO-0, as they are for ZeRO-1."""
         if self.sharding or self.world.size == 1:
             return list(gradients)
-        return self.layout.split(self._gather(gradients), self.held)
+        flat = self.buffers.take("node", self.layout.num_elements)
+        start, stop = self.layout.bounds[self.world.rank : self.world.rank + 2]
+        if gradients:
+            torch.cat([gradient.reshape(-1) for gradient in gradients], out=flat[start:stop])
+        share(self.world, flat, self.layout.bounds)
+        return self.layout.split(flat, self.held)
 
-    def publish(self, parameters: Sequence[Tensor]) -> None:
-        """After an update of `held`: bring every rank's whole parameters, in layout order, up to date."""
-        if not self.sharding or self.world.size == 1:
-            return
-        by_name = dict(zip(self.layout.shapes, parameters, strict=True))
-        flat = self._gather([piece.of(by_name[piece.name]) for piece in self.shard])
-        whole = self.layout.whole()
-        for piece, new in zip(whole, self.layout.split(flat, whole), strict=True):
-            piece.of(by_name[piece.name]).copy_(new)
+    def publish(self, flat: Tensor) -> None:
+        """After an update of `held`: bring the whole parameters up to date on every rank.
 
-    def _gather(self, pieces: Sequence[Tensor]) -> Tensor:
-        flat = torch.cat([piece.reshape(-1) for piece in pieces]) if pieces else self._zeros(0)
-        return gather_pieces(self.world, flat, self.layout.sizes)
+        `flat` is their storage, all logical tensors in layout order.
+        """
+        if self.sharding and self.world.size > 1:
+            share(self.world, flat, self.layout.bounds)
+
+    @property
+    def _shard_size(self) -> int:
+        return self.layout.sizes[self.world.rank]
 
     def _flat(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        """One node's sums as one 1-D tensor, in a buffer that is used again at the next turn."""
         whole = zip(tensors, self.layout.whole(), strict=True)
-        return torch.cat([t.reshape(-1) if t is not None else self._zeros(p.num_elements) for t, p in whole])
+        parts = [t.reshape(-1) if t is not None else self._zeros(p.num_elements) for t, p in whole]
+        return torch.cat(parts, out=self.buffers.take("node", self.layout.num_elements))
 
     def _zeros(self, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(size, dtype=dtype, device=self.world.device)

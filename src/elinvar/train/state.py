@@ -26,13 +26,15 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 class RunState:
     """State after `step` updates' worth of the order was consumed.
 
-    `parameters`: whole fp32 logical tensors by name (the model's own storage). `exp_avg`,
+    `parameters`: whole fp32 logical tensors by name, views of the 1-D `storage`, which the model
+    computes with. `exp_avg`,
     `exp_avg_sq`: 1-D fp32, one a piece of `held`. `step` counts steps, `optimizer_steps` those that
     moved parameters (AdamW's counter), `tokens` target tokens consumed. `cursor` is the next
     position: consumed, not prefetched.
     """
 
     parameters: dict[str, Tensor]
+    storage: Tensor
     exp_avg: list[Tensor]
     exp_avg_sq: list[Tensor]
     held: tuple[Piece, ...]
@@ -54,15 +56,24 @@ class RunState:
 
 
 def fresh_state(parameters: Mapping[str, Tensor], held: tuple[Piece, ...], cursor: Cursor) -> RunState:
-    """The state before step 1: initial parameters, zero moments."""
-    whole = {name: parameter.detach() for name, parameter in parameters.items()}
-    device = next(iter(whole.values())).device
+    """The state before step 1: initial parameters, zero moments.
+
+    `parameters` are the model's own; they are moved into one storage, in their order, so that a
+    shard is one slice of it.
+    """
+    device = next(iter(parameters.values())).device
+    sizes = [parameter.numel() for parameter in parameters.values()]
+    storage = torch.empty(sum(sizes), dtype=torch.float32, device=device)
+    for parameter, place in zip(parameters.values(), storage.split(sizes), strict=True):
+        place.copy_(parameter.detach().view(-1))
+        parameter.data = place.view(parameter.shape)
 
     def zeros() -> list[Tensor]:
         return [torch.zeros(piece.num_elements, dtype=torch.float32, device=device) for piece in held]
 
     return RunState(
-        parameters=whole,
+        parameters={name: parameter.detach() for name, parameter in parameters.items()},
+        storage=storage,
         exp_avg=zeros(),
         exp_avg_sq=zeros(),
         held=held,

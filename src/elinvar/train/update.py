@@ -127,7 +127,7 @@ def update(
             step=state.optimizer_steps,
             decayed=[is_decayed(experiment.optimizer, piece.shape) for piece in state.held],
         )
-        replicas.publish(list(state.parameters.values()))
+        replicas.publish(state.storage)
     state.step = step
     state.tokens += agreed.denominator
     state.cursor = Cursor(
