@@ -20,27 +20,14 @@ def exact(tensor):
     return math.sqrt(math.fsum(value * value for value in tensor.double().reshape(-1).tolist()))
 
 
-def twin_block(squares):
-    """Halves added to halves; an odd last element joins the first."""
-    while len(squares) > 1:
-        half = len(squares) // 2
-        head = [squares[i] + squares[half + i] for i in range(half)]
-        if len(squares) % 2:
-            head[0] += squares[-1]
-        squares = head
-    return squares[0]
-
-
-def twin_sums(tensor):
-    """Block sums in plain Python floats, which are float64; short last blocks of long rows get zeros."""
+def exact_sums(tensor):
+    """Block sums without any rounding of sums."""
     rows = tensor.double().reshape(len(tensor), -1).tolist()
-    sums = []
-    for row in rows:
-        squares = [value * value for value in row]
-        if len(squares) > BLOCK:
-            squares += [0.0] * (-len(squares) % BLOCK)
-        sums += [twin_block(squares[i : i + BLOCK]) for i in range(0, len(squares), BLOCK)]
-    return sums
+    return [
+        math.fsum(value * value for value in row[i : i + BLOCK])
+        for row in rows
+        for i in range(0, len(row), BLOCK)
+    ]
 
 
 def twin_norm(sums):
@@ -59,13 +46,33 @@ def test_it_is_the_norm(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_addition_is_that_of_the_twin(width):
+def test_blocks_are_summed_alone_and_folded_pair_by_pair(width):
     tensor = values_of(3, width, seed=width + 1)
+    before = tensor.clone()
     sums = block_sums(tensor, tensor.shape)
-    assert sums.tolist() == twin_sums(tensor)
-    assert norm_of(sums) == twin_norm(twin_sums(tensor))
+    assert sums.tolist() == pytest.approx(exact_sums(tensor), rel=1e-14)
+    assert norm_of(sums) == twin_norm(sums.tolist())
     assert sums.dtype == torch.float64
     assert sums.numel() == num_blocks(tensor.shape)
+    assert torch.equal(tensor, before)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [*range(1, 36), 100, 511, 1023, 1024, 1025, 3000])
+def test_a_row_has_the_same_bits_alone_and_beside_any_others(width, threads):
+    """Vector kernels treat narrow, wide, few and many rows in different ways; sums must not."""
+    num_rows = 70
+    tensor = values_of(num_rows, width, seed=width)
+    number = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        alone = torch.cat([block_sums(row, tensor.shape) for row in tensor])
+        for count in (2, 3, 5, 33, 64, 65, num_rows):
+            beside = block_sums(tensor[:count], tensor.shape)
+            assert torch.equal(beside, alone[: len(beside)])
+        assert torch.equal(block_sums(tensor[7:], tensor.shape), alone[7 * blocks_per_row(tensor.shape) :])
+    finally:
+        torch.set_num_threads(number)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -1,6 +1,7 @@
 """AdamW: the bits of torch's foreach implementation, and of a piece those of the piece of the whole."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -24,16 +25,16 @@ def gradient(step):
 
 
 @pytest.mark.parametrize("decay", ["matrices", "all"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_twenty_steps_have_the_bits_of_torch(decay, weight_decay):
-    spec = AdamW(lr=3e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=weight_decay, decay=decay)
+@pytest.mark.parametrize(("weight_decay", "beta1"), [(0.0, 0.9), (0.1, 0.9), (0.1, 0.3)])
+def test_twenty_steps_have_the_bits_of_torch(decay, weight_decay, beta1):
+    spec = AdamW(lr=3e-3, beta1=beta1, beta2=0.95, eps=1e-8, weight_decay=weight_decay, decay=decay)
     ours, theirs = tensors(1), [torch.nn.Parameter(tensor) for tensor in tensors(1)]
     groups = [
         {"params": [p for p in theirs if decay == "all" or p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in theirs if decay != "all" and p.dim() < 2], "weight_decay": 0.0},
     ]
     reference = torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=1.0, betas=(0.9, 0.95), eps=1e-8, foreach=True
+        [group for group in groups if group["params"]], lr=1.0, betas=(beta1, 0.95), eps=1e-8, foreach=True
     )
     first, second = ([torch.zeros_like(tensor) for tensor in ours] for _ in range(2))
     for step in range(1, 21):
@@ -89,6 +90,31 @@ def test_a_piece_of_the_update_is_the_update_of_the_piece(seed):
 
     for whole, joined in zip(run([(0, size)]), run(borders), strict=True):
         assert torch.equal(whole, joined)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_long_pieces_and_threads_change_nothing(threads):
+    """Longer than what is updated at once, and than what one thread takes."""
+    spec, size = AdamW(lr=3e-3), 2 * 2**16 + 13
+    whole, found = (tensors(seed, shapes=[(size,)])[0] for seed in (1, 2))
+    cuts = [0, 5, 2**16 - 3, 2**16 + 1, 100_001, size]
+
+    def run(slices):
+        pieces = [whole[a:b].clone() for a, b in slices]
+        m, v = ([torch.zeros_like(piece) for piece in pieces] for _ in range(2))
+        parts, flags = [found[a:b].clone() for a, b in slices], [True] * len(slices)
+        for step in (1, 2):
+            adamw_update(pieces, parts, m, v, optimizer=spec, lr=spec.lr, step=step, decayed=flags)
+        return [torch.cat(tensors) for tensors in (pieces, m, v)]
+
+    reference = run([(0, size)])
+    number = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        joined = run(list(pairwise(cuts)))
+    finally:
+        torch.set_num_threads(number)
+    assert all(torch.equal(a, b) for a, b in zip(joined, reference, strict=True))
 
 
 def test_views_of_the_whole_are_updated_in_place():

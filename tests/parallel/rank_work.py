@@ -58,16 +58,20 @@ def reduce_all(world, num_leaves, ownership, sharding, absent):
     reduced = replicas.reduce(fold)
     norm = replicas.norm(reduced)
     delivered = replicas.deliver(reduced)
-    parameters = [torch.zeros(shape) for shape in SHAPES.values()]
-    by_name = dict(zip(SHAPES, parameters, strict=True))
+    storage = torch.zeros(replicas.layout.num_elements)
+    places = replicas.layout.split(storage, replicas.layout.whole())
+    by_name = dict(zip(SHAPES, places, strict=True))
     for piece, found in zip(replicas.held, delivered, strict=True):
-        piece.of(by_name[piece.name]).copy_(found)
-    replicas.publish(parameters)
+        by_name[piece.name][piece.start : piece.stop].copy_(found)
+    replicas.publish(storage)
     return {
         "pieces": [(piece.name, piece.start, piece.stop) for piece in replicas.shard],
         "reduced": [tensor.tolist() for tensor in reduced],
         "norm": norm.hex(),
-        "parameters": [tensor.view(torch.int32).tolist() for tensor in parameters],
+        "parameters": [
+            place.view(shape).view(torch.int32).tolist()
+            for place, shape in zip(places, SHAPES.values(), strict=True)
+        ],
     }
 
 

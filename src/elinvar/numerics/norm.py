@@ -47,7 +47,7 @@ def block_sums(rows: Tensor, shape: Sequence[int]) -> Tensor:
     pieces = blocks_per_row(shape)
     sums = []
     for part in matrix.split(max(1, CHUNK // width)):
-        squares = part.double()
+        squares = part.to(torch.float64, copy=True)  # squared in place: float64 gradients must stay
         squares.mul_(squares)
         if pieces > 1:
             padded = torch.nn.functional.pad(squares, (0, pieces * BLOCK - width))
