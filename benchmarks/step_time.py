@@ -36,7 +36,7 @@ from elinvar.run.worker import guarded
 from elinvar.spec.execution import Execution
 from elinvar.spec.model import parameter_shapes
 from elinvar.spec.read import read
-from elinvar.train.gradient import Window, gradients
+from elinvar.train.gradient import Window
 from elinvar.train.state import fresh_state
 from elinvar.train.update import totals, update
 from elinvar.verify.oracle import plain_loop
@@ -72,7 +72,7 @@ def _measure(job: Job, rank: int, size: int, store: Store) -> Outcome:
         window = Window(experiment.batch.microbatches)
         for leaf in leaves:
             microbatch = feed.training(state.step + 1, leaf)
-            window.add(microbatch, gradients(model, microbatch, experiment.objective))
+            window.compute(model, microbatch, experiment.objective)
         agreed = totals(window, replicas, experiment.batch.sequences_per_microbatch, [0])
         update(state, window, agreed, replicas, experiment)
 

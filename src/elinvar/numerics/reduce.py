@@ -45,6 +45,14 @@ class Fold:
         assert (level, index) not in self._pending, f"node {(level, index)} was pushed twice"
         self._pending[(level, index)] = held
 
+    def take_left(self, leaf: int) -> list[Tensor | None] | None:
+        """Hand out the waiting left sibling of an odd leaf, if it is here.
+
+        Backward then adds the leaf onto it, which is the tree's own addition made without a second
+        gradient in memory; the sum is pushed back as node (1, leaf // 2).
+        """
+        return self._pending.pop((0, leaf - 1), None) if leaf % 2 else None
+
     def pending(self) -> Iterator[tuple[Node, list[Tensor | None]]]:
         """The sums that wait for a sibling, in leaf order; one, the root, when all leaves are in."""
         return iter(sorted(self._pending.items(), key=lambda item: item[0][1] << item[0][0]))

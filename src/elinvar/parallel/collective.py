@@ -5,6 +5,7 @@ is faster. No floating-point number is ever summed by a collective in Elinvar.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -34,7 +35,7 @@ def swap(world: World, sent: Sequence[Tensor], received: Sequence[Tensor]) -> No
 
 def share(world: World, flat: Tensor, bounds: Sequence[int]) -> None:
     """Bring every rank's slice [bounds[r], bounds[r + 1]) of `flat` to all ranks, in place."""
-    slices = [flat[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    slices = [flat[start:stop] for start, stop in pairwise(bounds)]
     here = slices[world.rank]
     moves = []
     for rank in range(world.size):

@@ -22,7 +22,7 @@ from elinvar.run.recorder import Record
 from elinvar.run.stop import Request, Source
 from elinvar.trace import Spans
 from elinvar.train.evaluate import evaluate
-from elinvar.train.gradient import Window, gradients
+from elinvar.train.gradient import Window
 from elinvar.train.state import digest_state
 from elinvar.train.update import StepReport, Totals, totals, update
 
@@ -115,7 +115,7 @@ def _step(
         with spans.span("input"):
             microbatch = next(feed)
         with spans.span("compute"):
-            window.add(microbatch, gradients(assembly.model, microbatch, experiment.objective))
+            window.compute(assembly.model, microbatch, experiment.objective)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     with spans.span("exchange"):
         agreed = totals(

@@ -34,14 +34,28 @@ def to_device(microbatch: Microbatch, device: torch.device) -> tuple[Tensor, Ten
     return tokens_BT1[:, :-1].contiguous(), tokens_BT1[:, 1:].contiguous(), weights_BT
 
 
-def gradients(model: nn.Module, microbatch: Microbatch, objective: Objective) -> Gradients:
-    """Forward and backward of one leaf, from nothing but the parameters, its tokens and its keys."""
+def gradients(
+    model: nn.Module,
+    microbatch: Microbatch,
+    objective: Objective,
+    onto: Sequence[Tensor | None] | None = None,
+) -> Gradients:
+    """Forward and backward of one leaf, from nothing but the parameters, its tokens and its keys.
+
+    With `onto`, another leaf's sums, the result is onto + this leaf's: autograd adds each parameter's
+    finished gradient to it in place, one elementwise addition as the fold would make.
+    """
     parameters = list(model.parameters())
     inputs_BT, targets_BT, weights_BT = to_device(microbatch, parameters[0].device)
     streams = Streams(microbatch.seed, microbatch.step, microbatch.index)
     loss = loss_sum(objective, model(inputs_BT, streams), targets_BT, weights_BT)
-    sums = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return Gradients(loss.detach(), list(sums), microbatch.num_targets)
+    for parameter, start in zip(parameters, onto or [None] * len(parameters), strict=True):
+        parameter.grad = start
+    torch.autograd.backward(loss)
+    sums = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return Gradients(loss.detach(), sums, microbatch.num_targets)
 
 
 class Window:
@@ -53,9 +67,12 @@ class Window:
         self.denominators: list[int] = []
         self.samples: list[Sequence[int]] = []
 
-    def add(self, microbatch: Microbatch, found: Gradients) -> None:
-        """Take in one leaf; a rank adds its leaves in ascending order."""
-        self.fold.push((0, microbatch.index), found.sums)
+    def compute(self, model: nn.Module, microbatch: Microbatch, objective: Objective) -> None:
+        """Take in one leaf; a rank computes its leaves in ascending order."""
+        leaf = microbatch.index
+        left = self.fold.take_left(leaf)
+        found = gradients(model, microbatch, objective, left)
+        self.fold.push((0, leaf) if left is None else (1, leaf // 2), found.sums)
         self.losses.append(found.loss_sum)
         self.denominators.append(found.denominator)
         self.samples.append([occurrence.sample.index for occurrence in microbatch.occurrences])
