@@ -26,7 +26,7 @@ from elinvar.spec.numerics import Numerics
 from elinvar.spec.optimizer import AdamW
 from elinvar.spec.read import resolve
 from elinvar.spec.schedule import Cosine
-from elinvar.train.gradient import Window, gradients
+from elinvar.train.gradient import Window
 from elinvar.train.state import RunState, digest_state, fresh_state
 from elinvar.train.update import totals, update
 
@@ -115,8 +115,7 @@ class Rank:
         batch = self.experiment.batch
         found = Window(batch.microbatches)
         for leaf in self.replicas.owned[self.replicas.world.rank]:
-            microbatch = self.feed.training(step, leaf)
-            found.add(microbatch, gradients(self.model, microbatch, self.experiment.objective))
+            found.compute(self.model, self.feed.training(step, leaf), self.experiment.objective)
         return found
 
     def take(self, window=None):

@@ -73,6 +73,20 @@ def test_equal_states_have_equal_digests_and_their_own_folders(rank, tmp_path):
     assert (one.path / "rank-0.bin").read_bytes() == (two.path / "rank-0.bin").read_bytes()
 
 
+def test_the_newest_is_what_was_committed_last_whatever_its_step(experiment, rank, tmp_path):
+    """As after going back to an older generation."""
+    save(rank, tmp_path)
+    again = rank_of(experiment)
+    rank.take()
+    save(rank, tmp_path)
+    last = save(again, tmp_path)
+    other, found = restored(experiment, tmp_path)
+    assert found.generation == last
+    assert [generation.step for generation in candidates(tmp_path, None)] == [0, 1, 0]
+    assert candidates(tmp_path, 0)[0] == last
+    assert other.state.step == 0
+
+
 def test_capture_changes_nothing_not_even_before_the_first_step(experiment):
     alone, watched = rank_of(experiment), rank_of(experiment)
     snapshot = capture(watched.state, watched.replicas)

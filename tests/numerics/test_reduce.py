@@ -128,6 +128,30 @@ def test_bits_are_those_of_the_tree_in_float32(values, generator):
     assert found.numpy().tobytes() == np.array([expected] * 3, dtype=np.float32).tobytes()
 
 
+@pytest.mark.parametrize("num_leaves", range(1, 18))
+def test_a_leaf_added_onto_its_left_sibling_is_the_fold_s_own_addition(symbolic, num_leaves):
+    fold = Fold(num_leaves)
+    for index in range(num_leaves):
+        left = fold.take_left(index)
+        assert (left is None) == (index % 2 == 0)
+        if left is None:
+            fold.push((0, index), [Symbol(str(index))])
+        else:
+            left[0].text = f"({left[0].text}+{index})"
+            fold.push((1, index // 2), left)
+    assert texts(fold.root()) == [finished([True] * num_leaves)]
+
+
+def test_a_left_sibling_that_is_not_here_is_not_handed_out():
+    fold = Fold(4)
+    assert fold.take_left(0) is None
+    assert fold.take_left(1) is None
+    fold.push((0, 1), [None])
+    assert fold.take_left(2) is None
+    assert fold.take_left(3) is None
+    assert fold.depth == 1
+
+
 def test_it_is_a_tree_and_no_running_sum():
     values = [1.0, 2.0**-24, 2.0**-24]  # a running sum loses both small terms one by one
     fold = Fold(4)

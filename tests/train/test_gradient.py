@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from elinvar.data.batch import Microbatch
 from elinvar.model.transformer import build
+from elinvar.numerics.reduce import Fold
 from elinvar.spec.objective import NextToken
 from elinvar.train.gradient import Window, gradients, to_device
 from elinvar.train.objective import loss_sum
@@ -38,7 +39,7 @@ def leaf(index, num_counted, *, first=0, length=110, num_sequences=1, weight=1.0
 def folded(model, leaves):
     window = Window(len(leaves))
     for microbatch in leaves:
-        window.add(microbatch, gradients(model, microbatch, OBJECTIVE))
+        window.compute(model, microbatch, OBJECTIVE)
     return window.fold.root(), window.losses, window.denominators
 
 
@@ -78,6 +79,48 @@ def test_the_mean_of_means_is_something_else(model):
     assert distance(wrong, expected) > 1e-2
     wrong_loss = (means[0].loss_sum / 10 + means[1].loss_sum / 100) / 2
     assert abs(float(wrong_loss - mean)) > 1e-6
+
+
+@pytest.mark.parametrize("num_leaves", [1, 2, 3, 5, 8])
+def test_backward_onto_a_sibling_makes_the_additions_of_the_fold(experiment, num_leaves):
+    """In fp32, bit for bit: leaves computed apart and folded are the plain twin."""
+    model = build(experiment.model, experiment.numerics, experiment.seed)
+    leaves = [leaf(index, 30 + index) for index in range(num_leaves)]
+    fold, losses = Fold(num_leaves), []
+    for index in reversed(range(num_leaves)):
+        found = gradients(model, leaves[index], OBJECTIVE)
+        fold.push((0, index), found.sums)
+        losses.insert(0, found.loss_sum)
+    sums, found_losses, _ = folded(model, leaves)
+    assert all(torch.equal(a, b) for a, b in zip(sums, fold.root(), strict=True))
+    assert found_losses == losses
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_parameter_that_a_leaf_does_not_use_keeps_its_siblings_gradient():
+    """Leaves 1 and 2 of four use the second parameter; the third is used nowhere."""
+
+    class Choosing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.sometimes, self.never = (
+                torch.nn.Parameter(torch.ones(shape)) for shape in ((256, 256), (256,), (3,))
+            )
+
+        def forward(self, tokens, streams):
+            logits = torch.nn.functional.embedding(tokens, self.table)
+            return logits * self.sometimes if streams.microbatch in (1, 2) else logits
+
+    model = Choosing()
+    leaves = [leaf(index, 5, length=8) for index in range(4)]
+    fold = Fold(4)
+    for index, microbatch in enumerate(leaves):
+        fold.push((0, index), gradients(model, microbatch, OBJECTIVE).sums)
+    sums, _, _ = folded(model, leaves)
+    expected = fold.root()
+    assert expected[2] is sums[2] is None
+    assert all(torch.equal(a, b) for a, b in zip(sums[:2], expected[:2], strict=True))
+    assert bool(sums[1].any())
 
 
 def test_one_batch_cut_into_leaves_is_the_batch(model, experiment):
@@ -152,5 +195,8 @@ def test_what_was_computed_before_changes_nothing(folder):
     for other in (again, fresh):
         assert all(torch.equal(a, b) for a, b in zip(first.sums, other.sums, strict=True))
     assert not torch.equal(first.sums[0], others[0].sums[0])
-    elsewhere = Microbatch(2, 2, leaf(2, 16, length=16).tokens_BT1, (), 3)
-    assert not torch.equal(first.sums[0], gradients(model, elsewhere, OBJECTIVE).sums[0])
+    tokens = leaf(2, 16, length=16).tokens_BT1
+    masks = [Microbatch(*key, tokens, (), seed) for key, seed in (((2, 2), 3), ((1, 1), 3), ((1, 2), 4))]
+    assert torch.equal(first.sums[0], gradients(model, Microbatch(1, 2, tokens, (), 3), OBJECTIVE).sums[0])
+    for other in masks:  # another step, leaf or seed
+        assert not torch.equal(first.sums[0], gradients(model, other, OBJECTIVE).sums[0])

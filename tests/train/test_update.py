@@ -170,7 +170,7 @@ def masked(rank, step):
         found = rank.feed.training(step, leaf)
         weights = torch.zeros(1, 16).numpy()
         empty = Microbatch(step, leaf, found.tokens_BT1, found.occurrences, found.seed, weights)
-        window.add(empty, gradient.gradients(rank.model, empty, rank.experiment.objective))
+        window.compute(rank.model, empty, rank.experiment.objective)
     return window
 
 
