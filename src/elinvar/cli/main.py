@@ -8,9 +8,11 @@ it is a defect of ours.
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TextIO
 
 import click
 
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # A terminal without UTF-8 shows an escape where it has no sign, instead of a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    warnings.showwarning = _note
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -118,6 +121,24 @@ def _invoke(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         _complain(["interrupted"])
         return EXIT_INTERRUPTED
+
+
+def _note(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning of ours as a note to the user; anybody else's as Python does."""
+    if category.__module__.startswith("elinvar."):
+        click.echo(f"note   {message}", err=True)
+    else:
+        _python_shows(message, category, filename, lineno, file, line)
+
+
+_python_shows = warnings.showwarning
 
 
 def _usage_lines(error: click.UsageError) -> list[str]:

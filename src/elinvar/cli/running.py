@@ -5,6 +5,7 @@ that ranks are forked from has been started, so that both imports happen at the 
 """
 
 import sys
+import traceback
 
 import click
 
@@ -16,8 +17,8 @@ from elinvar.errors import (
     RunFailed,
 )
 from elinvar.plan.plan import Plan, launcher_ranks, resolve_ranks
-from elinvar.record.attempt import INTERRUPTED, STOPPED
-from elinvar.run.early import stop_before_start
+from elinvar.record.attempt import FAILED, INTERRUPTED, STOPPED
+from elinvar.run.early import Quit, finish_undisturbed, stoppable
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Outcome
 from elinvar.run.prepare import Asked, Preparation, prepare, saved_step
@@ -29,11 +30,15 @@ def carry_out(asked: Asked) -> int:
 
     Raises RunFailed, its last line saying `resumable from STEP`, where it failed after it began.
     """
-    stop_before_start()
-    launched = launcher_ranks()
-    if launched is not None and launched > 1:
-        return _attached(asked)
-    ranks = resolve_ranks(asked.execution, launched)
+    with stoppable("stopped before the first step; nothing is lost, start it again"):
+        launched = launcher_ranks()
+        if launched is not None and launched > 1:
+            return _attached(asked)
+        return _started(asked, resolve_ranks(asked.execution, launched))
+
+
+def _started(asked: Asked, ranks: int) -> int:
+    """On ranks of our own: this process is the only one, or their parent."""
     if ranks > 1:
         warm_up()
     preparation = prepare(asked)
@@ -53,7 +58,6 @@ def carry_out(asked: Asked) -> int:
             outcome = run_alone(preparation)
     except BaseException as error:  # noqa: BLE001  # whatever ended the attempt, its end is recorded
         raise _ended(preparation, error) from None
-    preparation.end(outcome)
     return _report(preparation, outcome)
 
 
@@ -81,18 +85,27 @@ def _attached(asked: Asked) -> int:
         return EXIT_OK
     if not prepared:
         return _exit_code(outcome)
-    prepared[0].end(outcome)
     return _report(prepared[0], outcome)
 
 
 def _ended(preparation: Preparation, error: BaseException) -> BaseException:
     """Close the attempt of a run that failed; the error to raise, which says from where to go on."""
-    message = error.message if isinstance(error, ElinvarError) else f"{type(error).__name__}: {error}"
+    finish_undisturbed()
+    if isinstance(error, KeyboardInterrupt):
+        error = Quit("interrupted before the first step")
+    if not isinstance(error, ElinvarError):
+        if not isinstance(error, Exception):
+            return error
+        # A defect of ours, or of a library: its traceback, and still the line that says how to go on.
+        traceback.print_exception(error)
+        error = RunFailed(f"{type(error).__name__}: {error}")
+    message = error.message
+    reason = {EXIT_STOPPED: STOPPED, EXIT_INTERRUPTED: INTERRUPTED}.get(error.exit_code, FAILED)
     try:
-        preparation.end(None, message)
+        preparation.end(None, message, reason)
     except ElinvarError as second:
         message = f"{message}; and its end could not be recorded: {second.message}"
-    if not isinstance(error, ElinvarError) or error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED):
+    if error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED):
         return error
     step = saved_step(preparation.folder)
     again = f"elinvar resume {preparation.folder.path}"
@@ -122,26 +135,35 @@ def _promise(plan: Plan) -> str:
 
 
 def _report(preparation: Preparation, outcome: Outcome) -> int:
-    """Say how it ended and what can be done next."""
-    folder = preparation.folder.path
-    if not preparation.job.quiet:
-        words = {STOPPED: "stopped", INTERRUPTED: "interrupted"}.get(outcome.reason, "saved")
-        _say(f"{words:<6} step {outcome.step} · update digest {outcome.update_digest[:16]}")
-        if outcome.reason in (STOPPED, INTERRUPTED):
-            _say(f"resumable from {outcome.saved_step}: elinvar resume {folder}")
-        else:
-            _write_page(preparation)
-            _say(f'try    elinvar sample {folder} "The "')
+    """Close the attempt, say how it ended and what can be done next."""
+    finish_undisturbed()
+    preparation.end(outcome)
+    folder, quiet = preparation.folder.path, preparation.job.quiet
+    stopped = outcome.reason in (STOPPED, INTERRUPTED)
+    words = {STOPPED: "stopped", INTERRUPTED: "interrupted"}.get(outcome.reason, "saved")
+    lines = [f"{words:<6} step {outcome.step} · update digest {outcome.update_digest[:16]}"]
+    if stopped:
+        lines.append(f"resumable from {outcome.saved_step}: elinvar resume {folder}")
+    else:
+        lines += [_write_page(preparation), f'try    elinvar sample {folder} "The "']
+    if not quiet:
+        for line in lines:
+            _say(line)
     return _exit_code(outcome)
 
 
-def _write_page(preparation: Preparation) -> None:
+def _write_page(preparation: Preparation) -> str:
+    """Write the report; the line that names it. A page that cannot be written takes nothing from the run."""
     from elinvar.record.durable import write_whole
     from elinvar.report.page import page
 
     path = preparation.folder.path / "report.html"
-    write_whole(path, page(preparation.folder.path).encode())
-    _say(f"report {path}")
+    try:
+        write_whole(path, page(preparation.folder.path).encode())
+    except OSError as error:
+        again = f"elinvar report {preparation.folder.path}"
+        return f"note   the report was not written: {error.strerror or error}; to write it: {again}"
+    return f"report {path}"
 
 
 def _exit_code(outcome: Outcome) -> int:

@@ -12,6 +12,7 @@ from torch.distributed import PrefixStore, rendezvous
 
 from elinvar import errors
 from elinvar.errors import ElinvarError, InvalidInput
+from elinvar.run.early import StoppedEarly
 from elinvar.run.job import Job, Outcome
 from elinvar.run.prepare import Preparation
 from elinvar.run.rank import run_rank
@@ -47,7 +48,7 @@ def run_attached(prepare: Callable[[], Preparation]) -> Outcome | None:
     text = store.get(JOB_KEY)
     if text.startswith(b"["):
         kind, message, lines = msgspec.json.decode(text)
-        raise getattr(errors, kind)(message, lines)
+        raise getattr(errors, kind, StoppedEarly)(message, lines)
     if text == b"null":
         return None
     job = msgspec.json.decode(text, type=Job)

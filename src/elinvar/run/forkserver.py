@@ -5,12 +5,25 @@ Nothing here imports PyTorch, so that it can be called first.
 """
 
 import multiprocessing
-from multiprocessing import forkserver
+import signal
+from multiprocessing import forkserver, resource_tracker
 
-WORKER = "elinvar.run.worker"
+FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask for a stop. The parent hears them; the forkserver and its ranks do not."""
+
+_PRELOAD = "elinvar.run.forked"
 
 
 def warm_up() -> None:
-    """Start the forkserver in the background; a second call does nothing."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([WORKER])
-    forkserver.ensure_running()
+    """Start the forkserver in the background; a second call does nothing.
+
+    Call it in a thread that lives as long as the ranks: the forkserver dies with it.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload([_PRELOAD])
+    # The tracker's own start would unblock the signals again, so that comes first.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -22,31 +23,25 @@ from torch.distributed.elastic.multiprocessing import (
 )
 
 from elinvar import errors
-from elinvar.errors import EXIT_INTERRUPTED, ElinvarError, RunFailed
+from elinvar.errors import ElinvarError, RunFailed
+from elinvar.run.early import STOPS, Quit, StoppedEarly, was_stopped
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Job, Outcome
-from elinvar.run.stop import STOP_KEY, Request, asked
+from elinvar.run.stop import STOP_KEY, Request, asked, hear, lost, saved_step
 from elinvar.run.worker import ERROR_KEY, Failure, work
 
 POLL_S = 0.02
-_STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-
-class Quit(ElinvarError):
-    """A second Ctrl-C: the ranks were ended without saving."""
-
-    exit_code = EXIT_INTERRUPTED
-
 
 Entry = Callable[[Job, int, int, str, int], Outcome]
 """What runs in a launched process: (job, rank, ranks, host and port of the parent's store)."""
 
 
-def launch(job: Job, entry: Entry = work) -> Outcome:
+def launch(job: Job, entry: Entry = work, *, saves: bool = True) -> Outcome:
     """Run `job` on `job.execution.ranks` processes and wait for their end.
 
-    `entry` is what each process runs, a function of a module. Raises what a rank raised (our own
-    errors as they are), RunFailed where a rank died, and Quit.
+    `entry` is what each process runs, a function of a module. Without `saves` a request to stop
+    ends the ranks at once: what they compute is nobody's. Raises what a rank raised (our own errors
+    as they are), RunFailed where a rank died, Quit, and StoppedEarly where a stop saves nothing.
     """
     warm_up()
     # What elastic logs about a failed worker is told by our own error, once and in plain words.
@@ -58,8 +53,8 @@ def launch(job: Job, entry: Entry = work) -> Outcome:
     # Elastic's own handlers would end the ranks in the middle of a step; ours are there before them.
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ""
     environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback())}
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_STOPS)}
-    ears = _Ears(store, quiet=job.quiet)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *STOPS)}
+    ears = _Ears(store, job, saves=saves)
     context = start_processes(
         name="elinvar",
         entrypoint=entry,
@@ -87,20 +82,24 @@ def launch(job: Job, entry: Entry = work) -> Outcome:
 class _Ears:
     """The parent's signal handlers: the first request goes to the ranks, a second Ctrl-C quits."""
 
-    def __init__(self, store: Store, *, quiet: bool) -> None:
+    def __init__(self, store: Store, job: Job, *, saves: bool) -> None:
         self._store = store
-        self._quiet = quiet
-        self._heard = Request.NONE
+        self._quiet = job.quiet
+        self._generations = Path(job.folder) / "generations"
+        self._saves = saves
+        self._heard = Request.STOP if was_stopped() else Request.NONE
         self._passed_on = Request.NONE
         self._quits = False
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        for number in _STOPS:
-            signal.signal(number, self._on_terminate)
+        hear(self._on_terminate, self._on_interrupt)
 
     def pass_on(self) -> None:
         """Tell the ranks what was heard; they stop at the end of a step that all agree on."""
+        if not self._saves and self._heard is Request.INTERRUPT:
+            raise Quit("interrupted: what was computed until now is dropped")
+        if not self._saves and self._heard is Request.STOP:
+            raise StoppedEarly("stopped: what was computed until now is dropped")
         if self._quits:
-            raise Quit("quit without saving, as asked")
+            raise Quit(lost(saved_step(self._generations)))
         if self._heard > self._passed_on:
             self._store.set(STOP_KEY, str(int(self._heard)))
             self._passed_on = self._heard

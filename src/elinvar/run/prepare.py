@@ -1,7 +1,8 @@
 """From what a user asked to a job: which folder, which attempt, and whether it may go on.
 
 Nouns: `Asked` (a train or resume command, resolved) and the `Preparation` that holds the folder's
-lock. Nothing is created before everything that can be refused has been looked at. No PyTorch here.
+lock. Nothing is created before everything that can be refused has been looked at. No PyTorch here,
+and arrays only once something is prepared: commands that only print their help import this module.
 """
 
 import os
@@ -11,12 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from elinvar.data.feed import Feed
-from elinvar.data.store import open_store
 from elinvar.errors import InvalidInput
 from elinvar.plan.machine import Machine
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan
-from elinvar.record.attempt import AttemptEnd, next_attempt
+from elinvar.record.attempt import FAILED, AttemptEnd, next_attempt
 from elinvar.record.folder import Lock, RunFolder, new_path
 from elinvar.record.lineage import Lineage
 from elinvar.record.manifest import list_generations
@@ -62,16 +61,16 @@ class Preparation:
         """Whether the newest generation is at or past the step that was asked for."""
         return self.job.at is None and saved_step(self.folder) >= self.job.until
 
-    def end(self, outcome: Outcome | None, message: str = "") -> None:
-        """Write the attempt's last row and give the folder free."""
-        step = outcome.step if outcome else last_step(self.folder)
+    def end(self, outcome: Outcome | None, message: str = "", reason: str = FAILED) -> None:
+        """Write the attempt's last row and give the folder free; `reason` is for one without an outcome."""
+        step = outcome.step if outcome else last_step(self.folder, self.job.attempt)
         with self.folder.journals().attempts as journal:
             journal.append(
                 AttemptEnd(
                     attempt=self.job.attempt,
                     time_s=time.time(),
                     to_step=step,
-                    reason=outcome.reason if outcome else "failed",
+                    reason=outcome.reason if outcome else reason,
                     message=message,
                 )
             )
@@ -81,6 +80,9 @@ class Preparation:
 
 def prepare(asked: Asked) -> Preparation:
     """Check, plan, create or open the folder, and lock it. Raises InvalidInput, DoesNotFit, StorageFailed."""
+    from elinvar.data.feed import Feed
+    from elinvar.data.store import open_store
+
     experiment = asked.experiment
     plan = make_plan(experiment, asked.execution, asked.machine, launcher_ranks=launcher_ranks())
     until = _until(asked)
@@ -127,10 +129,12 @@ def saved_step(folder: RunFolder) -> int:
     return found[-1].step if found else 0
 
 
-def last_step(folder: RunFolder) -> int:
-    """The last step of the newest attempt that wrote a metrics row."""
+def last_step(folder: RunFolder, attempt: int) -> int:
+    """The last step that `attempt` finished: that of its last metrics row, else the one that it began from."""
     rows, _ = folder.metrics()
-    return rows[-1].step if rows else 0
+    steps = [row.step for row in rows if row.attempt == attempt]
+    began = [other.from_step for other in folder.attempts() if other.attempt == attempt]
+    return steps[-1] if steps else (began[-1] if began else saved_step(folder))
 
 
 def cache_folder() -> Path | None:

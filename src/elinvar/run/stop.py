@@ -7,6 +7,7 @@ has heard; the ranks exchange the answers with each step's totals and obey the s
 import os
 import signal
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -16,8 +17,11 @@ from torch.distributed import Store
 
 from elinvar.errors import EXIT_INTERRUPTED
 from elinvar.record.manifest import list_generations
+from elinvar.run.early import STOPS, hangs_on, was_stopped
 
 STOP_KEY = "elinvar/stop"
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 class Request(IntEnum):
@@ -50,13 +54,15 @@ class StoreSource:
 
 
 class SignalSource:
-    """A process that is a rank itself: SIGTERM asks to stop, SIGINT interrupts, a second SIGINT quits at once."""
+    """A process that is a rank itself: SIGTERM asks to stop, SIGINT interrupts, a second SIGINT quits at once.
+
+    Only a rank that knows the `generations` speaks.
+    """
 
     def __init__(self, generations: Path | None) -> None:
-        self._heard = Request.NONE
+        self._heard = Request.STOP if was_stopped() else Request.NONE
         self._generations = generations
-        signal.signal(signal.SIGTERM, self._on_terminate)
-        signal.signal(signal.SIGINT, self._on_interrupt)
+        hear(self._on_terminate, self._on_interrupt)
 
     def heard(self) -> Request:
         """See `Source.heard`."""
@@ -68,10 +74,20 @@ class SignalSource:
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._heard == Request.INTERRUPT:
             if self._generations is not None:
-                print(lost(self._generations), file=sys.stderr, flush=True)
+                step = saved_step(self._generations)
+                print(f"\n{lost(step)}\nresumable from {step}", file=sys.stderr, flush=True)
             os._exit(EXIT_INTERRUPTED)
         self._heard = Request.INTERRUPT
-        print(asked(), file=sys.stderr, flush=True)
+        if self._generations is not None:
+            print(asked(), file=sys.stderr, flush=True)
+
+
+def hear(on_terminate: Handler, on_interrupt: Handler) -> None:
+    """Set the handlers of this process; a hang-up that the caller ignores (`nohup`) stays ignored."""
+    signal.signal(signal.SIGINT, on_interrupt)
+    for number in STOPS:
+        if not hangs_on(number):
+            signal.signal(number, on_terminate)
 
 
 def asked() -> str:
@@ -79,8 +95,12 @@ def asked() -> str:
     return "\ninterrupted: saving at the end of this step (Ctrl-C again quits at once)"
 
 
-def lost(generations: Path) -> str:
-    """What is said at the second Ctrl-C: what is lost, and from where the run can go on."""
+def lost(step: int) -> str:
+    """What is said at the second Ctrl-C, where `step` is that of the newest generation (0: none)."""
+    return f"quit without saving: every step after {step} is lost"
+
+
+def saved_step(generations: Path) -> int:
+    """The step of the newest generation in that folder; 0 where there is none."""
     found = list_generations(generations)
-    step = found[-1].step if found else 0
-    return f"\nquit without saving: every step after {step} is lost\nresumable from {step}"
+    return found[-1].step if found else 0

@@ -1,6 +1,6 @@
 """A rank in a process of its own, below a launching parent on the same machine.
 
-The parent decides when to stop, so a worker ignores SIGINT and SIGTERM (a terminal or a scheduler
+The parent decides when to stop, so a worker ignores the signals of a stop (a terminal or a scheduler
 sends them to everybody); it dies with its parent (Linux), and it tells the parent through the store
 why it failed, before its peers notice that it is gone.
 """
@@ -16,6 +16,7 @@ import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore
 
 from elinvar.errors import EXIT_FAILED, ElinvarError
+from elinvar.run.forkserver import FOR_THE_PARENT
 from elinvar.run.job import Job, Outcome
 from elinvar.run.rank import run_rank
 from elinvar.run.stop import StoreSource
@@ -54,8 +55,8 @@ def guarded(
 ) -> Outcome:
     """Call `run` with the parent's store; leave the process, the reason told, where it raises."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in FOR_THE_PARENT:
+        signal.signal(number, signal.SIG_IGN)
     store = TCPStore(host, port, is_master=False, wait_for_workers=False)
     try:
         return run(job, rank, size, store)

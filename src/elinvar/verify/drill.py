@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from elinvar.data.feed import Feed
-from elinvar.errors import RunFailed
+from elinvar.errors import ElinvarError, RunFailed
+from elinvar.numerics.fingerprint import fingerprint
 from elinvar.plan.machine import Machine
 from elinvar.plan.plan import make_plan
 from elinvar.record import proof as record
@@ -79,13 +80,17 @@ class Drill:
         )
 
     def recorded(self, run: RunFolder) -> record.Case | None:
-        """Compare what a run folder recorded when it ran; None where it recorded no common digest."""
+        """Compare what a run folder recorded when it ran; None where nothing of it can be compared."""
         assert self.reference is not None
-        found = evidence(run, self.feed, self.steps)
+        found = evidence(run, self.feed, self._comparable_steps(run))
         common = {step: digest for step, digest in found.digests.items() if step in self.reference.digests}
         if not common:
             return None
         differs = first_difference(self.reference, found)
+        whole = not (found.skipped or found.repeated or found.wrong_steps)
+        message = "" if differs is None else f"first differs at step {differs}"
+        if not whole:
+            message = f"{message}; other samples in steps {list(found.wrong_steps)}".removeprefix("; ")
         attempts = run.attempts()
         return record.Case(
             name="this run, as it was recorded",
@@ -97,8 +102,8 @@ class Drill:
             skipped=found.skipped,
             repeated=found.repeated,
             seconds=0.0,
-            ok=differs is None,
-            message="" if differs is None else f"first differs at step {differs}",
+            ok=differs is None and whole,
+            message=message,
         )
 
     def contrast(self, case: Contrast) -> record.Case:
@@ -120,7 +125,7 @@ class Drill:
             until=self.steps,
             quiet=True,
         )
-        outcome: Outcome = launch(job, ddp if case.kind == "ddp" else naive)
+        outcome: Outcome = launch(job, ddp if case.kind == "ddp" else naive, saves=False)
         same = outcome.update_digest == self.reference.digests[self.steps]
         distance = largest_distance(self.reference_folder, load_file(folder / PARAMETERS), self.steps)
         return record.Case(
@@ -136,6 +141,22 @@ class Drill:
             ok=True,  # a contrast shows, it claims nothing
             message=f"largest difference of a parameter {distance:.1e}",
         )
+
+    def _comparable_steps(self, run: RunFolder) -> int:
+        """How many of the steps that the run has taken are promised to have the reference's bits here.
+
+        None of a fork, which began elsewhere; none after an accepted change of bits, or on other kernels.
+        """
+        if run.lineage() is not None:
+            return 0
+        rows, _ = run.metrics()
+        here = fingerprint(self.experiment.numerics, "cpu")
+        ends = [
+            attempt.from_step
+            for attempt in run.attempts()
+            if attempt.start.accepted or attempt.start.fingerprint != here
+        ]
+        return min([self.steps, max((row.step for row in rows), default=0), *ends])
 
     def _train(self, folder: Path, execution: Execution, kill: Kill | None = None) -> None:
         preparation = prepare(
@@ -153,8 +174,8 @@ class Drill:
         outcome: Outcome | None = None
         message = ""
         try:
-            outcome = launch(preparation.job)
-        except RunFailed as error:
+            outcome = launch(preparation.job, saves=False)
+        except ElinvarError as error:
             message = error.message
             raise
         finally:
