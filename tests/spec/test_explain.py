@@ -32,9 +32,9 @@ def test_one_problem_is_a_headline_and_many_are_counted():
 def test_differences_name_paths_and_both_values():
     a, b = read("tiny").experiment, read("tiny", ["schedule.kind=constant", "lr=1"]).experiment
     assert differences(a, b) == [
-        ("optimizer.lr", 0.003, 1.0),
+        ("optimizer.lr", 0.006, 1.0),
         ("schedule.kind", "cosine", "constant"),
-        ("schedule.decay_steps", 200, None),
+        ("schedule.decay_steps", 300, None),
         ("schedule.final_fraction", 0.1, None),
     ]
     assert [(path, y, x) for path, x, y in differences(a, b)] == differences(b, a)
@@ -42,11 +42,11 @@ def test_differences_name_paths_and_both_values():
 
 
 def test_a_refused_continuation_says_what_changed_and_both_ways_on():
-    a, b = read("tiny").experiment, read("tiny", ["optimizer.lr=5e-4", "steps=300"]).experiment
+    a, b = read("tiny").experiment, read("tiny", ["optimizer.lr=5e-4", "steps=400"]).experiment
     text = str(refused_continuation("runs/tiny-1", a, b, 120))
-    assert "experiment.optimizer.lr           run 0.003   asked 0.0005" in text
-    assert "experiment.schedule.decay_steps   run 200   asked 300" in text
-    assert "to go on with the run's: decay_steps=200" in text
+    assert "experiment.optimizer.lr           run 0.006   asked 0.0005" in text
+    assert "experiment.schedule.decay_steps   run 300   asked 400" in text
+    assert "to go on with the run's: decay_steps=300" in text
     assert experiment_digest(a) in text and experiment_digest(b) in text
     assert "elinvar resume runs/tiny-1" in text
     assert "--fork runs/tiny-1@120" in text
