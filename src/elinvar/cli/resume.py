@@ -39,6 +39,8 @@ def command(
     """Continue DIR with the execution of its last attempt under overrides (execution keys only)."""
     run = RunFolder.open(folder)
     execution, steps = _last(run)
+    if not run.attempts() and not quiet:
+        click.echo("note   no attempt began here, so none recorded an execution: the default is used", err=True)
     experiment = run.experiment()
     code = carry_out(
         Asked(

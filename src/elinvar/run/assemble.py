@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from elinvar.checkpoint.capture import capture
+from elinvar.checkpoint.capture import Snapshot, capture
 from elinvar.checkpoint.commit import commit
 from elinvar.checkpoint.restore import candidates, restore
 from elinvar.data.cursor import Cursor
@@ -57,11 +57,11 @@ class Assembly:
             fingerprint_digest(self.fingerprint),
         )
 
-    def save(self, parent: str | None) -> Generation:
-        """Capture and commit the present state; collective."""
+    def commit(self, snapshot: Snapshot, parent: str | None) -> Generation:
+        """Write `snapshot` as a generation of this run; collective."""
         experiment, math, prints = self.digests
         return commit(
-            capture(self.state, self.replicas),
+            snapshot,
             self.world,
             self.folder.generations_path,
             experiment_digest=experiment,
@@ -122,7 +122,7 @@ def _begin_fork(assembly: Assembly, source: Source, dataset: Digest) -> None:
     restored = restore(assembly.state, assembly.replicas, found, None)
     state = assembly.state
     state.cursor = Cursor(dataset=dataset, position=state.step * assembly.job.experiment.batch.sequences)
-    assembly.restored = assembly.save(restored.generation.name)
+    assembly.restored = assembly.commit(capture(state, assembly.replicas), restored.generation.name)
 
 
 def _check_alike(world: World, prints: dict[str, str]) -> None:

@@ -10,12 +10,12 @@ import signal
 import time
 from collections.abc import Iterator
 
-from elinvar.checkpoint.capture import capture
-from elinvar.checkpoint.commit import commit
+from elinvar.checkpoint.capture import Snapshot, capture
 from elinvar.checkpoint.retain import retain
 from elinvar.data.batch import Microbatch
 from elinvar.data.prefetch import microbatches
 from elinvar.record.attempt import COMPLETED, INTERRUPTED, STOPPED, UNTIL
+from elinvar.record.manifest import Generation
 from elinvar.run.assemble import Assembly
 from elinvar.run.job import Job, Outcome
 from elinvar.run.recorder import Record
@@ -32,7 +32,7 @@ def train(assembly: Assembly, record: Record, source: Source) -> Outcome:
 
     Every generation is preceded by a durable record and followed by retention.
     """
-    job, world = assembly.job, assembly.world
+    job, world, execution = assembly.job, assembly.world, assembly.job.execution
     owned = job.ownership[world.rank]
     saved = assembly.restored
     digest = saved.update_digest if saved else ""
@@ -40,8 +40,8 @@ def train(assembly: Assembly, record: Record, source: Source) -> Outcome:
         assembly.feed,
         owned,
         assembly.state.cursor,
-        workers=job.execution.input.workers,
-        prefetch_bytes=job.execution.input.prefetch_bytes,
+        workers=execution.input.workers,
+        prefetch_bytes=execution.input.prefetch_bytes,
         until_step=job.until,
     )
     spans, request = Spans(), Request.NONE
@@ -53,48 +53,28 @@ def train(assembly: Assembly, record: Record, source: Source) -> Outcome:
             agreed, report = _step(assembly, feed, spans, source)
             request = Request(max(flags[0] for flags in agreed.flags))
             last = step == job.until or request != Request.NONE
-            found = None
-            if _due(step, job.execution.record.evaluate_every, last):
-                with spans.span("evaluate"):
-                    found = evaluate(
-                        assembly.model, assembly.feed.held_out(), job.experiment.objective, world
-                    )
-            snapshot = None
-            if _due(step, job.execution.checkpoint.every, last):
+            found = (
+                _evaluation(assembly, spans) if _due(step, execution.record.evaluate_every, last) else None
+            )
+            snapshot, known = None, None
+            if _due(step, execution.checkpoint.every, last):
                 with spans.span("capture"):
                     snapshot = capture(assembly.state, assembly.replicas)
-                digest = snapshot.update_digest
-            elif _due(step, job.execution.record.digest_every, last):
+                known = snapshot.update_digest
+            elif _due(step, execution.record.digest_every, last):
                 with spans.span("digest"):
-                    digest = digest_state(assembly.state, assembly.replicas)
-            known = snapshot is not None or _due(step, job.execution.record.digest_every, last)
+                    known = digest_state(assembly.state, assembly.replicas)
+            digest = known or digest
             record.step(
                 report,
-                digest=digest if known else None,
+                digest=known,
                 evaluation=found,
                 times=spans.take(),
                 step_time_s=time.perf_counter() - began,
                 peak_rss_bytes=max(flags[1] for flags in agreed.flags),
             )
             if snapshot is not None:
-                began = time.perf_counter()
-                record.sync()
-                experiment, math, prints = assembly.digests
-                saved = commit(
-                    snapshot,
-                    world,
-                    assembly.folder.generations_path,
-                    experiment_digest=experiment,
-                    math_digest=math,
-                    fingerprint_digest=prints,
-                    parent=saved.name if saved else None,
-                )
-                removed = (
-                    retain(assembly.folder.generations_path, job.execution.checkpoint.keep)
-                    if world.rank == 0
-                    else []
-                )
-                record.generation(saved, removed, time.perf_counter() - began)
+                saved = _save(assembly, record, snapshot, saved)
     finally:
         feed.close()
     return Outcome(
@@ -103,6 +83,25 @@ def train(assembly: Assembly, record: Record, source: Source) -> Outcome:
         saved_step=saved.step if saved else 0,
         update_digest=digest,
     )
+
+
+def _evaluation(assembly: Assembly, spans: Spans) -> tuple[float, int]:
+    with spans.span("evaluate"):
+        return evaluate(
+            assembly.model, assembly.feed.held_out(), assembly.job.experiment.objective, assembly.world
+        )
+
+
+def _save(assembly: Assembly, record: Record, snapshot: Snapshot, parent: Generation | None) -> Generation:
+    """Durable record, then the generation, then retention."""
+    began = time.perf_counter()
+    record.sync()
+    saved = assembly.commit(snapshot, parent.name if parent else None)
+    removed: list[Generation] = []
+    if assembly.world.rank == 0:
+        removed = retain(assembly.folder.generations_path, assembly.job.execution.checkpoint.keep)
+    record.generation(saved, removed, time.perf_counter() - began)
+    return saved
 
 
 def _step(

@@ -24,6 +24,8 @@ def evaluate(
     model: nn.Module, leaves: Sequence[Microbatch], objective: Objective, world: World
 ) -> tuple[float, int]:
     """(mean loss in nats per target token, target tokens); NaN and 0 without targets."""
+    if not leaves:
+        return math.nan, 0
     most = -(-len(leaves) // world.size)
     mine = torch.zeros(most, dtype=torch.float64, device=world.device)
     for place, leaf in enumerate(leaves[world.rank :: world.size]):
