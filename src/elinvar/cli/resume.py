@@ -40,7 +40,9 @@ def command(
     run = RunFolder.open(folder)
     execution, steps = _last(run)
     if not run.attempts() and not quiet:
-        click.echo("note   no attempt began here, so none recorded an execution: the default is used", err=True)
+        click.echo(
+            "note   no attempt began here, so none recorded an execution: the default is used", err=True
+        )
     experiment = run.experiment()
     code = carry_out(
         Asked(

@@ -88,7 +88,8 @@ def prove(
     from elinvar.verify.drill import Drill, shortened
 
     experiment = shortened(experiment, max(steps, experiment.length.steps))
-    chosen = cases.all_cases(steps) if everything else cases.default_cases(steps)
+    num_microbatches = experiment.batch.microbatches
+    chosen = (cases.all_cases if everything else cases.default_cases)(steps, num_microbatches)
     if executions:
         chosen = cases.given_cases(executions)
     workplace = Path(tempfile.mkdtemp(prefix="elinvar-verify-"))

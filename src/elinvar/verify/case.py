@@ -12,9 +12,11 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from elinvar.plan.ownership import Kind, owners
 from elinvar.spec.execution import Checkpoint, Execution, Input, Record
 
 Stage = Literal[0, 1]
+Ownership = Literal["contiguous", "round_robin"]
 STAGES: tuple[Stage, ...] = (0, 1)
 
 EVERY = 5
@@ -46,60 +48,93 @@ def execution_of(
     ranks: int,
     sharding: Stage = 0,
     workers: int = 0,
-    ownership: Literal["contiguous", "round_robin"] = "contiguous",
+    *,
+    ownership: Ownership = "contiguous",
+    saves: bool = False,
 ) -> Execution:
-    """An execution that records a digest and saves a generation every `EVERY` steps."""
+    """An execution that records a digest every `EVERY` steps, and `saves` a generation as often."""
     return Execution(
         ranks=ranks,
         sharding=sharding,
         ownership=ownership,
         input=Input(workers=workers),
-        checkpoint=Checkpoint(every=EVERY),
+        checkpoint=Checkpoint(every=EVERY if saves else 0),
         record=Record(digest_every=EVERY, evaluate_every=0),
     )
 
 
-def default_cases(steps: int) -> tuple[Case, ...]:
-    """The reference first. Kill points lie past a third and two thirds of `steps`, off the save points."""
-    first, second = kill_points(steps)
-    return (
-        Case(name="1 rank", execution=execution_of(1)),
-        Case(name="2 ranks", execution=execution_of(2)),
-        Case(name="3 ranks, ZeRO-1", execution=execution_of(3, 1)),
-        Case(name="4 ranks, ZeRO-1, leaves in turn", execution=execution_of(4, 1, 0, "round_robin")),
-        Case(name="2 ranks, ZeRO-1, 3 input workers", execution=execution_of(2, 1, 3)),
-        Case(
-            name=f"2 ranks, SIGKILL at step {first}, resumed on 3 with ZeRO-1",
-            execution=execution_of(2),
-            killed_at=first,
-            resumed=execution_of(3, 1),
+def name_of(execution: Execution, num_microbatches: int) -> str:
+    """What a person calls it: ranks with their leaves, ZeRO stage, input workers."""
+    ranks = execution.ranks
+    assert isinstance(ranks, int)
+    kind: Kind = "round_robin" if execution.ownership == "round_robin" else "contiguous"
+    leaves = "+".join(str(len(own)) for own in owners(num_microbatches, ranks, kind))
+    parts = [
+        "1 rank" if ranks == 1 else f"{ranks} ranks ({leaves}{' in turn' if kind == 'round_robin' else ''})",
+        f"ZeRO-{execution.sharding}",
+        f"{execution.input.workers} workers" if execution.input.workers else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def default_cases(steps: int, num_microbatches: int) -> tuple[Case, ...]:
+    """Eight executions in which every two settings of ranks, ZeRO and workers meet, then two kills.
+
+    The reference, one rank without anything, comes first.
+    """
+    chosen = (
+        execution_of(1),
+        execution_of(1, 1, 3),
+        execution_of(2),
+        execution_of(2, 1, 3),
+        execution_of(3, 0, 3),
+        execution_of(3, 1),
+        execution_of(4, 0, 3, ownership="round_robin"),
+        execution_of(4, 1),
+    )
+    return (*(_case(execution, num_microbatches) for execution in chosen), *killed(steps, num_microbatches))
+
+
+def all_cases(steps: int, num_microbatches: int) -> tuple[Case, ...]:
+    """Every combination of 1-4 ranks, ZeRO 0 and 1, 0 and 3 input workers, then two kills."""
+    grid = (
+        execution_of(ranks, sharding, workers)
+        for ranks, sharding, workers in product((1, 2, 3, 4), STAGES, (0, 3))
+    )
+    return (*(_case(execution, num_microbatches) for execution in grid), *killed(steps, num_microbatches))
+
+
+def killed(steps: int, num_microbatches: int) -> tuple[Case, ...]:
+    """Two runs whose last rank is killed off the save points, and which go on under another execution."""
+    lives = zip(
+        kill_points(steps),
+        (
+            (execution_of(2, saves=True), execution_of(3, 1, saves=True)),
+            (execution_of(4, 1, saves=True), execution_of(1, 0, 3, saves=True)),
         ),
+        strict=True,
+    )
+    return tuple(
         Case(
-            name=f"4 ranks with ZeRO-1, SIGKILL at step {second}, resumed on 1 with 3 workers",
-            execution=execution_of(4, 1),
-            killed_at=second,
-            resumed=execution_of(1, 0, 3),
-        ),
+            name=f"{name_of(before, num_microbatches)}, SIGKILL at step {step}, "
+            f"then {name_of(after, num_microbatches)}",
+            execution=before,
+            killed_at=step,
+            resumed=after,
+        )
+        for step, (before, after) in lives
     )
 
 
-def all_cases(steps: int) -> tuple[Case, ...]:
-    """Every combination of 1-4 ranks, ZeRO 0 and 1, 0 and 3 input workers, then the killed runs."""
-    grid = [
-        Case(
-            name=f"{ranks} rank{'s' * (ranks > 1)}, ZeRO-{sharding}, {workers} workers",
-            execution=execution_of(ranks, sharding, workers),
-        )
-        for ranks, sharding, workers in product((1, 2, 3, 4), STAGES, (0, 3))
-    ]
-    return (*grid, *(case for case in default_cases(steps) if case.killed_at is not None))
+def _case(execution: Execution, num_microbatches: int) -> Case:
+    return Case(name=name_of(execution, num_microbatches), execution=execution)
 
 
 def given_cases(executions: Sequence[tuple[str, Execution]]) -> tuple[Case, ...]:
     """The reference, and the executions that the user named."""
     record = Record(digest_every=EVERY, evaluate_every=0)
     return (
-        Case(name="1 rank", execution=execution_of(1)),
+        Case(name="1 rank, ZeRO-0", execution=execution_of(1)),
         *(Case(name=name, execution=replace(execution, record=record)) for name, execution in executions),
     )
 
