@@ -75,7 +75,7 @@ def restore(
             if found_digest == generation.update_digest:
                 return Restored(state, generation, tuple(rejected))
             failed = f"its state has digest {found_digest[:12]}, not the one in its name"
-        rejected.append(f"{generation.name}: {failed}")
+        rejected.append(f"{generation.name}: {failed.removeprefix(f'{generation.name}: ')}")
     raise RunFailed("no generation of this run can be restored", rejected)
 
 

@@ -18,12 +18,13 @@ from elinvar.plan.plan import Plan, launcher_ranks, make_plan
 from elinvar.record.attempt import FAILED, AttemptEnd, next_attempt
 from elinvar.record.folder import Lock, RunFolder, new_path
 from elinvar.record.lineage import Lineage
-from elinvar.record.manifest import list_generations
+from elinvar.record.manifest import Generation, list_generations, read_manifest
 from elinvar.run.job import Job, Kill, Outcome, Source
 from elinvar.spec.canonical import experiment_digest, math_digest
 from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
 from elinvar.spec.explain import refused_continuation
+from elinvar.spec.model import parameter_shapes
 from elinvar.spec.read import experiment_json
 
 
@@ -89,7 +90,7 @@ def prepare(asked: Asked) -> Preparation:
     store = open_store(experiment.data, cache_folder())
     Feed(store, experiment)  # refuses data that are too short or that the model cannot name
     exists = asked.folder is not None and (asked.folder / "experiment.json").exists()
-    source = _source(asked.fork) if asked.fork is not None else None
+    source = _source(asked.fork, experiment) if asked.fork is not None else None
     if exists:
         assert asked.folder is not None
         if source is not None:
@@ -98,6 +99,8 @@ def prepare(asked: Asked) -> Preparation:
             )
         folder = RunFolder.open(asked.folder)
         _check_same(folder, asked)
+        if asked.at is not None:
+            generation_at(folder, asked.at)
     else:
         path = asked.folder or new_path(asked.root, asked.name, experiment_digest(experiment))
         folder = RunFolder.create(path, experiment_json(experiment), _lineage(source))
@@ -160,19 +163,41 @@ def _check_same(folder: RunFolder, asked: Asked) -> None:
     recorded = folder.experiment()
     if experiment_digest(recorded) == experiment_digest(asked.experiment):
         return
-    if asked.accept and math_digest(recorded) == math_digest(asked.experiment):
-        return
-    raise refused_continuation(str(folder.path), recorded, asked.experiment, saved_step(folder))
+    refused = refused_continuation(str(folder.path), recorded, asked.experiment, saved_step(folder))
+    if math_digest(recorded) != math_digest(asked.experiment):
+        raise refused
+    if not asked.accept:
+        raise InvalidInput(
+            f"continuing {folder.path} so gives the same math, not the same bits",
+            [*refused.lines, "to go on all the same, recorded in the attempt: --accept same-math"],
+        )
 
 
-def _source(fork: tuple[Path, int]) -> Source:
-    """The parent of a fork. Raises InvalidInput where it is no run, or has no generation at that step."""
+def generation_at(folder: RunFolder, step: int) -> Generation:
+    """The newest generation of exactly `step`. Raises InvalidInput, listing the steps there are."""
+    found = folder.generations()
+    chosen = [generation for generation in found if generation.step == step]
+    if not chosen:
+        steps = ", ".join(str(generation.step) for generation in found) or "none"
+        raise InvalidInput(
+            f"{folder.path} has no generation at step {step}", [f"generations are at step: {steps}"]
+        )
+    return chosen[-1]
+
+
+def _source(fork: tuple[Path, int], experiment: Experiment) -> Source:
+    """The parent of a fork. Raises InvalidInput: no run, no generation at that step, tensors of another model."""
     path, step = fork
     parent = RunFolder.open(path)
-    found = list_generations(parent.generations_path)
-    if step not in [generation.step for generation in found]:
-        steps = ", ".join(str(generation.step) for generation in found) or "none"
-        raise InvalidInput(f"{path} has no generation at step {step}", [f"generations are at step: {steps}"])
+    theirs = {entry.name: tuple(entry.shape) for entry in read_manifest(generation_at(parent, step)).tensors}
+    for name, shape in parameter_shapes(experiment.model).items():
+        found = theirs.get(f"parameter/{name}")
+        if found != tuple(shape):
+            raise InvalidInput(
+                f"a fork of {path} needs its model: {name} is {list(found) if found else 'not there'} in it, "
+                f"{list(shape)} here",
+                ["what a fork may change: data, batch, optimizer, schedule, length, numerics, seed"],
+            )
     return Source(
         generations=str(parent.generations_path),
         step=step,
@@ -184,11 +209,10 @@ def _source(fork: tuple[Path, int]) -> Source:
 def _lineage(source: Source | None) -> Lineage | None:
     if source is None:
         return None
-    found = [g for g in list_generations(Path(source.generations)) if g.step == source.step]
     return Lineage(
         run=source.run,
         step=source.step,
-        generation=found[-1].name,
+        generation=generation_at(RunFolder(Path(source.run)), source.step).name,
         experiment_digest=source.experiment_digest,
     )
 
@@ -198,4 +222,4 @@ def _recorded_fork(folder: RunFolder) -> Source | None:
     lineage = folder.lineage()
     if lineage is None or list_generations(folder.generations_path):
         return None
-    return _source((Path(lineage.run), lineage.step))
+    return _source((Path(lineage.run), lineage.step), folder.experiment())
