@@ -90,7 +90,7 @@ class Program:
                 stderr=errors,
                 env={**ENVIRONMENT, **(env or {})},
                 start_new_session=True,
-                preexec_fn=before,
+                preexec_fn=before,  # noqa: PLW1509 - a test's process has no other thread that matters
             )
 
     @property

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -88,7 +89,7 @@ def test_a_killed_input_worker_is_named(tmp_path, run_file, reference, ranks):
     program = started(tmp_path, run_file, "--run", folder, f"ranks={ranks}", *more)
     program.wait_for_step(folder, 3)
     rank = ranks_of(program)[1] if ranks > 1 else program.process.pid
-    worker = [child for child in children(rank) if b"spawn_main" in command_line(child)][0]
+    worker = next(child for child in children(rank) if b"spawn_main" in command_line(child))
     os.kill(worker, signal.SIGKILL)
     code, lines = program.end()
     assert code == 1, program.said
@@ -98,8 +99,7 @@ def test_a_killed_input_worker_is_named(tmp_path, run_file, reference, ranks):
 
 
 def command_line(pid):
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read()
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_ranks_and_workers_die_with_a_killed_program_and_torn_lines_are_closed(

@@ -18,6 +18,7 @@ from elinvar.errors import (
 )
 from elinvar.plan.plan import Plan, launcher_ranks, resolve_ranks
 from elinvar.record.attempt import FAILED, INTERRUPTED, STOPPED
+from elinvar.record.folder import EXPERIMENT, RunFolder
 from elinvar.run.early import Quit, finish_undisturbed, stoppable
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Outcome
@@ -41,8 +42,7 @@ def _started(asked: Asked, ranks: int) -> int:
     """On ranks of our own: this process is the only one, or their parent."""
     if ranks > 1:
         warm_up()
-    preparation = prepare(asked)
-    _announce(preparation)
+    preparation = _prepared(asked)
     if preparation.is_complete:
         preparation.lock.release()
         _say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
@@ -61,6 +61,18 @@ def _started(asked: Asked, ranks: int) -> int:
     return _report(preparation, outcome)
 
 
+def _prepared(asked: Asked) -> Preparation:
+    """Prepare, and say what will be done. Where the disk refuses even that, a run that exists is resumable."""
+    try:
+        preparation = prepare(asked)
+    except RunFailed as error:
+        if asked.folder is None or not (asked.folder / EXPERIMENT).exists():
+            raise
+        raise _resumable(error, RunFolder(asked.folder)) from None
+    _announce(preparation)
+    return preparation
+
+
 def _attached(asked: Asked) -> int:
     """As a rank of a launcher; only rank 0 speaks and writes."""
     from elinvar.run.attach import run_attached
@@ -68,8 +80,7 @@ def _attached(asked: Asked) -> int:
     prepared: list[Preparation] = []
 
     def on_rank_0() -> Preparation:
-        prepared.append(prepare(asked))
-        _announce(prepared[0])
+        prepared.append(_prepared(asked))
         return prepared[0]
 
     try:
@@ -107,10 +118,14 @@ def _ended(preparation: Preparation, error: BaseException) -> BaseException:
         message = f"{message}; and its end could not be recorded: {second.message}"
     if error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED):
         return error
-    step = saved_step(preparation.folder)
-    again = f"elinvar resume {preparation.folder.path}"
+    return _resumable(type(error)(message, error.lines), preparation.folder)
+
+
+def _resumable(error: ElinvarError, folder: RunFolder) -> ElinvarError:
+    """The same error, its last line saying from where the run can go on."""
+    step = saved_step(folder)
     last = f"resumable from {step}" if step else "no generation was saved: it starts anew at step 0"
-    return type(error)(message, [*error.lines, f"to go on: {again}", last])
+    return type(error)(error.message, [*error.lines, f"to go on: elinvar resume {folder.path}", last])
 
 
 def _announce(preparation: Preparation) -> None:

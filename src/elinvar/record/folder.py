@@ -121,6 +121,7 @@ class RunFolder:
         except OSError as error:
             if made:
                 with suppress(OSError):
+                    (path / LOCK).unlink(missing_ok=True)
                     path.rmdir()
             raise place_failed(path, error, "--run DIR") from error
         with lock:
