@@ -36,11 +36,10 @@ def ballast(place, leave_bytes):
     file = place / "ballast"
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     size = (file.stat().st_size if file.exists() else 0) + free - leave_bytes
-    with file.open("ab") as out:
-        with contextlib.suppress(OSError):
-            while out.tell() < size:
-                out.write(bytes(min(4096, size - out.tell())))
-                out.flush()
+    with file.open("ab") as out, contextlib.suppress(OSError):
+        while out.tell() < size:
+            out.write(bytes(min(4096, size - out.tell())))
+            out.flush()
 
 
 def state(folder):

@@ -7,6 +7,7 @@ and arrays only once something is prepared: commands that only print their help 
 
 import os
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,20 +64,23 @@ class Preparation:
         return self.job.at is None and saved_step(self.folder) >= self.job.until
 
     def end(self, outcome: Outcome | None, message: str = "", reason: str = FAILED) -> None:
-        """Write the attempt's last row and give the folder free; `reason` is for one without an outcome."""
-        step = outcome.step if outcome else last_step(self.folder, self.job.attempt)
-        with self.folder.journals().attempts as journal:
-            journal.append(
-                AttemptEnd(
-                    attempt=self.job.attempt,
-                    time_s=time.time(),
-                    to_step=step,
-                    reason=outcome.reason if outcome else reason,
-                    message=message,
+        """Write the attempt's last row and give the folder free, also where the disk does not take the row.
+
+        `reason` is for an attempt without an outcome.
+        """
+        with self.lock:
+            step = outcome.step if outcome else last_step(self.folder, self.job.attempt)
+            with closing(self.folder.journals()) as journals:
+                journals.attempts.append(
+                    AttemptEnd(
+                        attempt=self.job.attempt,
+                        time_s=time.time(),
+                        to_step=step,
+                        reason=outcome.reason if outcome else reason,
+                        message=message,
+                    )
                 )
-            )
-            journal.sync()
-        self.lock.release()
+                journals.attempts.sync()
 
 
 def prepare(asked: Asked) -> Preparation:
@@ -105,11 +109,21 @@ def prepare(asked: Asked) -> Preparation:
         path = asked.folder or new_path(asked.root, asked.name, experiment_digest(experiment))
         folder = RunFolder.create(path, experiment_json(experiment), _lineage(source))
     lock = folder.lock()
+    try:
+        job = _job(asked, plan, folder, until, source)
+    except BaseException:
+        lock.release()
+        raise
+    return Preparation(job=job, plan=plan, folder=folder, lock=lock, is_new=not exists)
+
+
+def _job(asked: Asked, plan: Plan, folder: RunFolder, until: int, source: Source | None) -> Job:
+    """The next attempt of a locked folder."""
     assert isinstance(plan.execution.ranks, int)
-    job = Job(
+    return Job(
         folder=str(folder.path),
         attempt=next_attempt(folder.attempts_path),
-        experiment=experiment,
+        experiment=asked.experiment,
         execution=plan.execution,
         wanted_ranks=asked.execution.ranks,
         ownership=plan.ownership,
@@ -123,7 +137,6 @@ def prepare(asked: Asked) -> Preparation:
         kill=asked.kill,
         quiet=asked.quiet,
     )
-    return Preparation(job=job, plan=plan, folder=folder, lock=lock, is_new=not exists)
 
 
 def saved_step(folder: RunFolder) -> int:
