@@ -24,6 +24,7 @@ class Progress:
         self._shown = self._began
         self._width = 0
         self._evaluation: float | None = None
+        self._skipped = 0
 
     def step(
         self,
@@ -35,8 +36,13 @@ class Progress:
         lr: float,
         tokens_per_s: float,
         waiting: float,
+        skipped: bool,
     ) -> None:
-        """Show one finished step. `waiting` is the share of its time spent waiting for input."""
+        """Show one finished step. `waiting` is the share of its time spent waiting for input.
+
+        How many steps were skipped stays in the line: a plain line every 10 s would miss them.
+        """
+        self._skipped += skipped
         self._evaluation = evaluation if evaluation is not None else self._evaluation
         now = time.monotonic()
         if self._quiet or (not self._redraws and now - self._shown < PLAIN_EVERY_S and step < self._last):
@@ -46,7 +52,8 @@ class Progress:
         parts = [
             f"step {step}/{self._last}",
             f"{100 * step / self._last:3.0f}%",
-            f"loss {loss:.4f}" if loss is not None else "loss skipped",
+            f"loss {loss:.4f}" if loss is not None else "loss not finite",
+            f"{self._skipped} skipped" if self._skipped else "",
             f"held-out {self._evaluation:.4f}" if self._evaluation is not None else "",
             f"grad {grad_norm:.3f}" if grad_norm is not None else "",
             f"lr {lr:.2e}",

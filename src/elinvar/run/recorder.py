@@ -152,6 +152,7 @@ class Recorder:
             lr=report.lr,
             tokens_per_s=rate,
             waiting=times.get("input", 0.0) / step_time_s if step_time_s > 0 else 0.0,
+            skipped=bool(report.skipped),
         )
 
     def sync(self) -> None:
