@@ -102,7 +102,7 @@ def prove(
     )
     found: list[record.Case] = []
     try:
-        for case in chosen:
+        for case in cases.every_step(chosen) if run is not None else chosen:
             found.append(drill.run(case))
             _progress(found[-1], quiet=quiet)
         if run is not None:

@@ -139,6 +139,13 @@ def given_cases(executions: Sequence[tuple[str, Execution]]) -> tuple[Case, ...]
     )
 
 
+def every_step(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """The same cases, the reference with a digest of each step: a run may have recorded any of them."""
+    reference, *others = cases
+    record = replace(reference.execution.record, digest_every=1)
+    return (replace(reference, execution=replace(reference.execution, record=record)), *others)
+
+
 def kill_points(steps: int) -> tuple[int, int]:
     """Two steps to be killed at, each past a save point where `steps` allows it."""
     return max(1, steps * 2 // 5), max(1, steps * 4 // 5 + 1)
