@@ -1,5 +1,7 @@
 """The process-wide switches of PyTorch that an experiment's numerics fix, set in one place."""
 
+import os
+
 import torch
 from torch.utils import deterministic
 
@@ -8,6 +10,8 @@ from elinvar.spec.numerics import Numerics
 
 def apply(numerics: Numerics) -> None:
     """Set threads, deterministic kernels and full fp32 products for this process."""
+    # cuBLAS reads this when it is first used; without it deterministic products are refused on CUDA.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.set_num_threads(numerics.threads)
     # The same switch as torch.use_deterministic_algorithms, which also imports the compiler (seconds a rank).
     torch.set_deterministic_debug_mode("error" if numerics.deterministic else "default")
