@@ -215,12 +215,15 @@ def test_parameters_are_loaded_by_name(two, damaged):
     folder, older, newer = damaged
     names = [e.name.removeprefix("parameter/") for e in read_manifest(newer).tensors if e.kind == "parameter"]
     for step, states in ((None, two[1][1]), (2, two[1][1]), (1, two[1][0])):
-        loaded, found = load_parameters(folder, step)
-        assert found == (step or 2)
-        assert list(loaded) == names
-        assert all(torch.equal(a, b) for a, b in zip(loaded.values(), states, strict=False))
+        loaded = load_parameters(folder, step)
+        assert loaded.step == (step or 2)
+        assert loaded.rejected == ()
+        assert list(loaded.parameters) == names
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters.values(), states, strict=False))
     flip(newer.path / "rank-0.bin", 0)  # of the first parameter
-    assert load_parameters(folder)[1] == 1
+    passed_over = load_parameters(folder)
+    assert passed_over.step == 1
+    assert newer.name in passed_over.rejected[0]
     with pytest.raises(InvalidInput, match=r"no generation .* can be read"):
         load_parameters(folder, 2)
     flip(older.path / "rank-0.bin", 0)

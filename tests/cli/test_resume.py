@@ -73,7 +73,8 @@ def refused(capsys, folder, *words):
 def test_a_run_goes_on_to_where_it_was_asked(folder, reference, capsys):
     assert cli("resume", folder, "--until", 8) == 0
     said = capsys.readouterr().err
-    assert f"run    {folder} (continues from step 6) · experiment " in said
+    assert f"run    {folder} (continued) · experiment " in said
+    assert re.search(r"^from   step 6, generation 00000006-", said, re.MULTILINE)
     assert re.search(r"^step 8/8 +100%", said, re.MULTILINE)
     assert f"report {folder}/report.html" in said
     assert (folder / "report.html").stat().st_size > 10_000
@@ -288,13 +289,64 @@ def test_what_is_no_run_folder_is_refused(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file"]
 
 
-def test_a_run_that_never_began_says_that_its_execution_is_unknown(tmp_path, six, capsys):
-    folder = tmp_path / "run"
-    shutil.copytree(six, folder)
-    for name in ("attempts.jsonl", "metrics.jsonl", "events.jsonl"):
+def unbegun(folder, *, keep_events):
+    """Make `folder` a run of which no attempt got as far as to start."""
+    for name in ("attempts.jsonl", "metrics.jsonl"):
         (folder / name).unlink()
     shutil.rmtree(folder / "generations")
     shutil.rmtree(folder / "ledger")
+    if not keep_events:
+        (folder / "events.jsonl").unlink()
+    return folder
+
+
+def test_a_run_that_never_began_is_resumed_as_it_was_asked_for(tmp_path, run_file, capsys):
+    folder = tmp_path / "run"
+    words = ["ranks=1", "checkpoint.every=3", "record.digest_every=7", "steps=9"]
+    assert cli("train", run_file, *words, "--run", folder, "--until", 1, "--quiet") == 0
     capsys.readouterr()
-    assert cli("resume", folder, "--until", 1) == 0
-    assert "none recorded an execution: the default is used" in capsys.readouterr().err
+    assert cli("resume", unbegun(folder, keep_events=True), "--until", 1) == 0
+    start = RunFolder.open(folder).attempts()[-1].start
+    assert start.execution["checkpoint"]["every"] == 3
+    assert start.execution["record"]["digest_every"] == 7
+    assert start.plan["steps"] == 9
+
+
+def test_a_run_without_any_execution_on_record_is_not_guessed_at(folder, capsys):
+    assert "recorded no execution yet" in refused(capsys, unbegun(folder, keep_events=False), "resume", folder)
+
+
+def test_a_complete_run_with_a_damaged_end_computes_it_again(folder, reference, capsys):
+    newest = RunFolder.open(folder).generations()[-1]
+    file = newest.path / "rank-0.bin"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    capsys.readouterr()
+    assert cli("resume", folder, "--until", 6) == 0
+    said = capsys.readouterr().err
+    assert f"note   passed over {newest.name}" in said
+    assert re.search(r"^from   step 4, generation 00000004-", said, re.MULTILINE)
+    assert RunFolder.open(folder).generations()[-1].step == 6
+    assert digests(folder) == reference(6)
+
+
+def test_nothing_to_do_is_said_unless_quiet(folder, capsys):
+    capsys.readouterr()
+    assert cli("resume", folder, "--until", 6) == 0
+    assert "step 6 is reached already; nothing to do" in capsys.readouterr().err
+    assert cli("resume", folder, "--until", 6, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_an_end_before_the_beginning_is_refused(folder, capsys):
+    said = refused(capsys, folder, "resume", folder, "--at", 4, "--until", 3)
+    assert "--until 3 lies before --at 4" in said
+
+
+def test_a_refused_attempt_leaves_no_row_of_an_attempt(folder, capsys):
+    other_fingerprint(folder)
+    capsys.readouterr()
+    before = (folder / "attempts.jsonl").read_bytes()
+    assert cli("resume", folder, "--until", 7) == 2
+    assert (folder / "attempts.jsonl").read_bytes() == before

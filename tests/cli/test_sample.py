@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
     model.load_state_dict(parameters)
 
     def load_parameters(_, step=None):
-        return parameters, 40 if step is None else step
+        return restore.Loaded(parameters, 40 if step is None else step, ())
 
     monkeypatch.setattr(restore, "load_parameters", load_parameters)
     return made, model, open_store(experiment.data).tokenizer
@@ -123,7 +123,7 @@ def test_a_folder_without_a_generation_is_exit_2(folder, capsys, monkeypatch):
 
 def test_parameters_of_another_model_are_refused(folder, capsys, monkeypatch):
     made, model, _ = folder
-    monkeypatch.setattr(restore, "load_parameters", lambda *_: ({"norm.weight": model.norm.weight}, 3))
+    monkeypatch.setattr(restore, "load_parameters", lambda *_: restore.Loaded({"norm.weight": model.norm.weight}, 3, ()))
     code, _, err = invoke(capsys, made.path, "x")
     assert code == 2
     assert "the generation at step 3 is not of this run's model" in err

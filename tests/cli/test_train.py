@@ -51,7 +51,7 @@ def test_what_is_said_of_a_run_elsewhere_and_on_a_terminal(tmp_path, run_file):
     )
     assert plain.stdout == b""
     lines = plain.stderr.decode().splitlines()
-    assert [line.split()[0] for line in lines] == ["plan", "run", "step", "saved", "report", "try"]
+    assert [line.split()[0] for line in lines] == ["plan", "run", "step", "saved", "learned", "report", "try"]
     assert b"\x1b" not in plain.stderr
     assert b"\r" not in plain.stderr
     ours, theirs = pty.openpty()

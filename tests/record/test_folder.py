@@ -151,7 +151,7 @@ def test_open_refuses_what_is_no_run_folder(tmp_path, data):
     (tmp_path / "a" / "experiment.json").write_bytes(data.replace(b'"schema":1}', b'"schema":99}'))
     with pytest.raises(InvalidInput, match="99"):
         RunFolder.open(tmp_path / "a")
-    (tmp_path / "a" / "experiment.json").write_bytes(data.replace(b'"lr":0.003', b'"lr":0.004'))
+    (tmp_path / "a" / "experiment.json").write_bytes(data.replace(b'"lr":0.006', b'"lr":0.004'))
     with pytest.raises(InvalidInput, match="names experiment_digest"):
         RunFolder.open(tmp_path / "a")
 

@@ -91,8 +91,8 @@ def test_skipped_steps_between_the_lines_and_the_last_held_out_loss_are_shown(cl
     clock.now += PLAIN_EVERY_S
     shown.step(5, **{**STEP, "loss": None, "grad_norm": None, "skipped": True})
     first, second = stream.getvalue().splitlines()
-    assert "loss 1.2500  2 skipped  held-out 1.5000  grad 0.500" in first
-    assert "loss not finite  3 skipped  held-out 1.5000  lr" in second
+    assert "loss 1.2500  2 skipped  held-out 1.5000 at 1  grad 0.500" in first
+    assert "loss not finite  3 skipped  held-out 1.5000 at 1  lr" in second
 
 
 @pytest.mark.parametrize("columns", [40, 200])

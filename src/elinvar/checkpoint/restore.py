@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from blake3 import blake3
 from torch import Tensor
 
+from elinvar.checkpoint.payload import read_verified
 from elinvar.data.cursor import Cursor
 from elinvar.errors import ElinvarError, InvalidInput, Mismatch, RunFailed
 from elinvar.identity import Digest
@@ -79,11 +79,17 @@ def restore(
     raise RunFailed("no generation of this run can be restored", rejected)
 
 
-def load_parameters(folder: RunFolder, step: int | None = None) -> tuple[dict[str, Tensor], int]:
-    """(fp32 CPU parameters by name, their step) of the newest generation that verifies, or of `step`.
+@dataclass(frozen=True)
+class Loaded:
+    """fp32 CPU parameters by name, their step, and why newer generations were passed over."""
 
-    Raises InvalidInput where there is none.
-    """
+    parameters: dict[str, Tensor]
+    step: int
+    rejected: tuple[str, ...]
+
+
+def load_parameters(folder: RunFolder, step: int | None = None) -> Loaded:
+    """The parameters of the newest generation that verifies, or of `step`. Raises InvalidInput where there is none."""
     rejected: list[str] = []
     for generation in candidates(folder.generations_path, step):
         try:
@@ -94,9 +100,9 @@ def load_parameters(folder: RunFolder, step: int | None = None) -> tuple[dict[st
                     flat = torch.empty(entry.num_elements, dtype=torch.float32)
                     read_tensor(generation, entry, [(0, entry.num_elements, flat)])
                     loaded[entry.name.removeprefix("parameter/")] = flat.view(entry.shape)
-            return loaded, generation.step
+            return Loaded(loaded, generation.step, tuple(rejected))
         except ElinvarError as error:
-            rejected.append(f"{generation.name}: {error.message}")
+            rejected.append(error.message)
     if not rejected:
         raise InvalidInput(f"{folder.path} has no generation yet", [f"elinvar resume {folder.path}"])
     raise InvalidInput(f"no generation of {folder.path} can be read", rejected)
@@ -111,25 +117,11 @@ def read_tensor(generation: Generation, entry: TensorEntry, targets: Sequence[Ta
         wanted = [(max(a, piece.start), min(b, piece.stop), a, out) for a, b, out in targets]
         if not any(start < stop for start, stop, _, _ in wanted):
             continue
-        data = read_piece(generation.path / piece.file, piece.offset, piece.length)
-        if len(data) != piece.length or blake3(data).hexdigest() != piece.blake3:
-            raise Mismatch(
-                f"{generation.name}: {entry.name}: the bytes in {piece.file} are not those that were written"
-            )
+        data = read_verified(generation, entry.name, piece)
         values = torch.frombuffer(data, dtype=getattr(torch, entry.dtype))
         for start, stop, first, out in wanted:
             if start < stop:
                 out[start - first : stop - first].copy_(values[start - piece.start : stop - piece.start])
-
-
-def read_piece(path: Path, offset: int, length: int) -> bytearray:
-    """Up to `length` bytes of `path` at `offset`; shorter where the file ends. Raises Mismatch if unreadable."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return bytearray(file.read(length))
-    except OSError as error:
-        raise Mismatch(f"cannot read {path}: {error.strerror}") from None
 
 
 def _fill(state: RunState, generation: Generation, manifest: Manifest) -> None:

@@ -39,10 +39,6 @@ def command(
     """Continue DIR with the execution of its last attempt under overrides (execution keys only)."""
     run = RunFolder.open(folder)
     execution, steps = _last(run)
-    if not run.attempts() and not quiet:
-        click.echo(
-            "note   no attempt began here, so none recorded an execution: the default is used", err=True
-        )
     experiment = run.experiment()
     code = carry_out(
         Asked(
@@ -69,13 +65,25 @@ def with_steps(experiment: Experiment, steps: int | None) -> Experiment:
 
 
 def _last(run: RunFolder) -> tuple[Execution, int | None]:
-    """The last attempt's execution, ranks as they were asked for, and its length in steps."""
+    """The last attempt's execution, ranks as they were asked for, and its length in steps.
+
+    Where no attempt got as far as to start, what was asked for last.
+    """
     attempts = run.attempts()
-    if not attempts:
-        return Execution(), None
-    start = attempts[-1].start
-    fields: dict[str, Any] = {**start.execution, "ranks": start.plan.get("wanted_ranks", "auto")}
+    if attempts:
+        start = attempts[-1].start
+        place, recorded, wanted = run.attempts_path, start.execution, start.plan
+    else:
+        events, _ = run.events()
+        asked = [event.data for event in events if event.kind == "asked"]
+        if not asked:
+            raise InvalidInput(
+                f"{run.path} recorded no execution yet",
+                [f"begin it: elinvar train RUN.toml --run {run.path}"],
+            )
+        place, recorded, wanted = run.events_path, asked[-1].get("execution", {}), asked[-1]
+    fields: dict[str, Any] = {**recorded, "ranks": wanted.get("wanted_ranks", "auto")}
     try:
-        return msgspec.convert(fields, Execution), start.plan.get("steps")
+        return msgspec.convert(fields, Execution), wanted.get("steps")
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{run.attempts_path}: the last attempt's execution: {error}") from None
+        raise InvalidInput(f"{place}: the last execution: {error}") from None

@@ -24,6 +24,7 @@ from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Outcome
 from elinvar.run.prepare import Asked, Preparation, prepare, saved_step
 from elinvar.spec.canonical import experiment_digest
+from elinvar.spec.source import is_builtin
 
 
 def carry_out(asked: Asked) -> int:
@@ -31,7 +32,7 @@ def carry_out(asked: Asked) -> int:
 
     Raises RunFailed, its last line saying `resumable from STEP`, where it failed after it began.
     """
-    with stoppable("stopped before the first step; nothing is lost, start it again"):
+    with stoppable("stopped before the first step; nothing is lost"):
         launched = launcher_ranks()
         if launched is not None and launched > 1:
             return _attached(asked)
@@ -44,9 +45,7 @@ def _started(asked: Asked, ranks: int) -> int:
         warm_up()
     preparation = _prepared(asked)
     if preparation.is_complete:
-        preparation.lock.release()
-        _say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
-        return EXIT_OK
+        return _nothing_to_do(preparation)
     try:
         if ranks > 1:
             from elinvar.run.launch import launch
@@ -59,6 +58,13 @@ def _started(asked: Asked, ranks: int) -> int:
     except BaseException as error:  # noqa: BLE001  # whatever ended the attempt, its end is recorded
         raise _ended(preparation, error) from None
     return _report(preparation, outcome)
+
+
+def _nothing_to_do(preparation: Preparation) -> int:
+    preparation.lock.release()
+    if not preparation.job.quiet:
+        _say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
+    return EXIT_OK
 
 
 def _prepared(asked: Asked) -> Preparation:
@@ -90,10 +96,7 @@ def _attached(asked: Asked) -> int:
             raise
         raise _ended(prepared[0], error) from None
     if outcome is None:
-        if prepared:
-            prepared[0].lock.release()
-            _say(f"done   step {saved_step(prepared[0].folder)} is reached already; nothing to do")
-        return EXIT_OK
+        return _nothing_to_do(prepared[0]) if prepared else EXIT_OK
     if not prepared:
         return _exit_code(outcome)
     return _report(prepared[0], outcome)
@@ -116,7 +119,7 @@ def _ended(preparation: Preparation, error: BaseException) -> BaseException:
         preparation.end(None, message, reason)
     except ElinvarError as second:
         message = f"{message}; and its end could not be recorded: {second.message}"
-    if error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED):
+    if error.exit_code not in (RunFailed.exit_code, EXIT_INTERRUPTED, EXIT_STOPPED):
         return error
     return _resumable(type(error)(message, error.lines), preparation.folder)
 
@@ -141,7 +144,9 @@ def _announce(preparation: Preparation) -> None:
     )
     for warning in plan.warnings:
         _say(f"note   {warning}")
-    state = "new" if preparation.is_new else f"continues from step {saved_step(preparation.folder)}"
+    for note in preparation.notes:
+        _say(f"note   {note}")
+    state = "new" if preparation.is_new else "continued"
     _say(f"run    {preparation.folder.path} ({state}) · experiment {experiment_digest(plan.experiment)[:12]}")
 
 
@@ -157,6 +162,7 @@ def _report(preparation: Preparation, outcome: Outcome) -> int:
     stopped = outcome.reason in (STOPPED, INTERRUPTED)
     words = {STOPPED: "stopped", INTERRUPTED: "interrupted"}.get(outcome.reason, "saved")
     lines = [f"{words:<6} step {outcome.step} · update digest {outcome.update_digest[:16]}"]
+    lines += _held_out(preparation)
     if stopped:
         lines.append(f"resumable from {outcome.saved_step}: elinvar resume {folder}")
     else:
@@ -165,6 +171,20 @@ def _report(preparation: Preparation, outcome: Outcome) -> int:
         for line in lines:
             _say(line)
     return _exit_code(outcome)
+
+
+def _held_out(preparation: Preparation) -> list[str]:
+    """The last held-out loss per byte, beside what compressors reach on the text that comes with Elinvar."""
+    from elinvar.report.charts import COMPRESSORS
+
+    rows, _ = preparation.folder.metrics()
+    found = [row.evaluation for row in rows if row.evaluation is not None]
+    if not found:
+        return []
+    beside = ""
+    if is_builtin(preparation.job.experiment.data.source):
+        beside = " (" + ", ".join(f"{name} {bits:.3f}" for name, bits in COMPRESSORS.items()) + ")"
+    return [f"learned held-out text takes {found[-1].bits_per_byte:.3f} bits per byte{beside}"]
 
 
 def _write_page(preparation: Preparation) -> str:

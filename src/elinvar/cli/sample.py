@@ -93,7 +93,10 @@ def continuation(
     from elinvar.model.transformer import Transformer
 
     experiment = folder.experiment()
-    parameters, step = load_parameters(folder, at)
+    loaded = load_parameters(folder, at)
+    for reason in loaded.rejected:
+        click.echo(f"note   passed over {reason}", err=True)
+    parameters, step = loaded.parameters, loaded.step
     tokenizer = open_store(experiment.data).tokenizer
     # As in the run: equal threads are equal bits, so a seed draws the same text again.
     torch.set_num_threads(experiment.numerics.threads)

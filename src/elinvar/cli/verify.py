@@ -111,7 +111,7 @@ def prove(
                 found.append(recorded)
                 _progress(recorded, quiet=quiet)
             elif not quiet:
-                click.echo("note   the record of this run holds no step that can be compared here", err=True)
+                click.echo(f"note   {_not_compared(run)}", err=True)
         for contrast in () if executions else cases.CONTRASTS:
             found.append(drill.contrast(contrast))
             _progress(found[-1], quiet=quiet)
@@ -136,6 +136,17 @@ def prove(
         with suppress(OSError):
             _refresh_report(run)
     return proof
+
+
+def _not_compared(run: RunFolder) -> str:
+    """Why nothing that the run recorded could be held against the cases."""
+    lineage = run.lineage()
+    if lineage is None:
+        return "the record of this run holds no step that can be compared here"
+    return (
+        f"this run is a fork of {lineage.run} at step {lineage.step}: its own steps were not compared; "
+        "what was verified is its experiment from step 0"
+    )
 
 
 def _subject(source: str, overrides: tuple[str, ...]) -> tuple[str, Experiment, RunFolder | None]:

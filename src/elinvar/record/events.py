@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 KINDS = {
+    "asked": "a run was asked for; data: execution, wanted_ranks, steps, until, command",
     "start": "an attempt began",
     "stop": "a stop was asked for, or the attempt ended; data: reason",
     "fault": "something failed; data: message, and rank where one is to blame",

@@ -10,14 +10,18 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from elinvar.checkpoint.payload import is_sound
 from elinvar.errors import InvalidInput
 from elinvar.plan.machine import Machine
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan
 from elinvar.record.attempt import FAILED, AttemptEnd, next_attempt
+from elinvar.record.events import Event
 from elinvar.record.folder import Lock, RunFolder, new_path
+from elinvar.record.journal import Journal
 from elinvar.record.lineage import Lineage
 from elinvar.record.manifest import Generation, list_generations, read_manifest
 from elinvar.run.job import Job, Kill, Outcome, Source
@@ -57,18 +61,41 @@ class Preparation:
     folder: RunFolder
     lock: Lock = field(repr=False)
     is_new: bool = False
+    is_complete: bool = False
+    notes: tuple[str, ...] = ()
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the newest generation is at or past the step that was asked for."""
-        return self.job.at is None and saved_step(self.folder) >= self.job.until
+    def begin(self) -> None:
+        """Record what is asked for before any rank starts, so that a run that dies early can be resumed as meant."""
+        job = self.job
+        asked = {
+            "execution": msgspec.to_builtins(job.execution),
+            "wanted_ranks": job.wanted_ranks,
+            "steps": job.experiment.length.steps,
+            "until": job.until,
+            "command": list(job.command),
+        }
+        with Journal[Event](self.folder.events_path) as events:
+            if events.torn_bytes:
+                data = {"file": events.path.name, "bytes": events.torn_bytes}
+                events.append(self._event("torn_line", data))
+                self.notes = (torn_note(events.path.name, events.torn_bytes),)
+            events.append(self._event("asked", asked))
+
+    def _event(self, kind: str, data: dict[str, Any]) -> Event:
+        return Event(
+            attempt=self.job.attempt, time_s=time.time(), kind=kind, step=saved_step(self.folder), data=data
+        )
 
     def end(self, outcome: Outcome | None, message: str = "", reason: str = FAILED) -> None:
         """Write the attempt's last row and give the folder free, also where the disk does not take the row.
 
-        `reason` is for an attempt without an outcome.
+        `reason` is for an attempt without an outcome. One that never started leaves an event, no row.
         """
         with self.lock:
+            if not any(attempt.attempt == self.job.attempt for attempt in self.folder.attempts()):
+                with Journal[Event](self.folder.events_path) as events:
+                    events.append(self._event("stop", {"reason": reason, "message": message}))
+                return
             step = outcome.step if outcome else last_step(self.folder, self.job.attempt)
             with closing(self.folder.journals()) as journals:
                 journals.attempts.append(
@@ -111,10 +138,20 @@ def prepare(asked: Asked) -> Preparation:
     lock = folder.lock()
     try:
         job = _job(asked, plan, folder, until, source)
+        preparation = Preparation(
+            job=job,
+            plan=plan,
+            folder=folder,
+            lock=lock,
+            is_new=not exists,
+            is_complete=_is_complete(folder, job),
+        )
+        if not preparation.is_complete:
+            preparation.begin()
     except BaseException:
         lock.release()
         raise
-    return Preparation(job=job, plan=plan, folder=folder, lock=lock, is_new=not exists)
+    return preparation
 
 
 def _job(asked: Asked, plan: Plan, folder: RunFolder, until: int, source: Source | None) -> Job:
@@ -137,6 +174,19 @@ def _job(asked: Asked, plan: Plan, folder: RunFolder, until: int, source: Source
         kill=asked.kill,
         quiet=asked.quiet,
     )
+
+
+def _is_complete(folder: RunFolder, job: Job) -> bool:
+    """Whether the step that was asked for is reached by a generation whose every byte is as written."""
+    if job.at is not None:
+        return job.at == job.until
+    found = list_generations(folder.generations_path)
+    return bool(found) and found[-1].step >= job.until and is_sound(found[-1])
+
+
+def torn_note(file: str, num_bytes: int) -> str:
+    """What the user hears about a torn last line."""
+    return f"{file} ended in a torn line of {num_bytes} bytes; it was closed and is skipped"
 
 
 def saved_step(folder: RunFolder) -> int:
@@ -166,7 +216,12 @@ def _until(asked: Asked) -> int:
     if not 1 <= asked.until <= steps:
         raise InvalidInput(
             f"--until {asked.until} lies outside the run: experiment.length.steps is {steps}",
-            [f"choose 1 to {steps}, or lengthen the run: experiment.length.steps={max(asked.until, 1)}"],
+            [f"choose 1 to {steps}"]
+            + [f"or lengthen the run: experiment.length.steps={asked.until}"] * (asked.until > steps),
+        )
+    if asked.at is not None and asked.until < asked.at:
+        raise InvalidInput(
+            f"--until {asked.until} lies before --at {asked.at}", [f"choose {asked.at + 1} to {steps}"]
         )
     return asked.until
 

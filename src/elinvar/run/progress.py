@@ -23,7 +23,7 @@ class Progress:
         self._began = time.monotonic()
         self._shown = self._began
         self._width = 0
-        self._evaluation: float | None = None
+        self._evaluation: tuple[float, int] | None = None
         self._skipped = 0
 
     def step(
@@ -43,7 +43,8 @@ class Progress:
         How many steps were skipped stays in the line: a plain line every 10 s would miss them.
         """
         self._skipped += skipped
-        self._evaluation = evaluation if evaluation is not None else self._evaluation
+        if evaluation is not None:
+            self._evaluation = (evaluation, step)
         now = time.monotonic()
         if self._quiet or (not self._redraws and now - self._shown < PLAIN_EVERY_S and step < self._last):
             return
@@ -54,7 +55,7 @@ class Progress:
             f"{100 * step / self._last:3.0f}%",
             f"loss {loss:.4f}" if loss is not None else "loss not finite",
             f"{self._skipped} skipped" if self._skipped else "",
-            f"held-out {self._evaluation:.4f}" if self._evaluation is not None else "",
+            f"held-out {self._evaluation[0]:.4f} at {self._evaluation[1]}" if self._evaluation else "",
             f"grad {grad_norm:.3f}" if grad_norm is not None else "",
             f"lr {lr:.2e}",
             f"{tokens_per_s / 1000:.1f}k tok/s",

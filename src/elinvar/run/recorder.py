@@ -22,6 +22,7 @@ from elinvar.record.ledger import LedgerRow, ids_digest
 from elinvar.record.manifest import Generation
 from elinvar.record.metrics import Evaluation, MetricsRow
 from elinvar.run.assemble import Assembly
+from elinvar.run.prepare import torn_note
 from elinvar.run.progress import Progress
 from elinvar.train.update import StepReport
 
@@ -89,12 +90,12 @@ class Recorder:
         self._progress = Progress(assembly.state.step, job.until, quiet=job.quiet)
         for file, torn in self._journals.torn.items():
             self.event("torn_line", None, file=file, bytes=torn)
-            self._progress.say(
-                f"note   {file} ended in a torn line of {torn} bytes; it was closed and is skipped"
-            )
+            self._progress.say(f"note   {torn_note(file, torn)}")
         for note in assembly.notes:
             self.event("fault", assembly.state.step, message=note)
             self._progress.say(f"note   passed over {note}")
+        if assembly.restored is not None:
+            self._progress.say(f"from   step {assembly.state.step}, generation {assembly.restored.name}")
         self._start(assembly)
 
     def step(

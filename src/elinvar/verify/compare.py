@@ -63,5 +63,5 @@ def differing_tensors(one: RunFolder, other: RunFolder, step: int) -> list[str]:
 
 def largest_distance(reference: RunFolder, parameters: dict[str, torch.Tensor], step: int) -> float:
     """The largest absolute difference of any parameter from the reference's at `step`."""
-    ours, _ = load_parameters(reference, step)
+    ours = load_parameters(reference, step).parameters
     return max(float((ours[name] - parameters[name]).abs().max()) for name in ours)
