@@ -248,11 +248,12 @@ def test_workers_die_with_a_killed_parent(feed, tmp_path):
 
 
 @pytest.mark.drill
-def test_workers_live_through_a_ctrl_c_that_the_parent_answers(feed, tmp_path):
+def test_workers_live_through_a_ctrl_c_and_stops_that_the_parent_answers(feed, tmp_path):
     process, pids = started(feed, tmp_path, PLAIN)
     with process:
-        for pid in pids:
-            os.kill(pid, signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            for pid in pids:
+                os.kill(pid, number)
         time.sleep(0.2)
         assert all(map(alive, pids))
         os.killpg(process.pid, signal.SIGINT)

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from queue import SimpleQueue
 from threading import Thread
 from typing import final
@@ -26,7 +28,7 @@ import numpy as np
 from elinvar.data.batch import Microbatch
 from elinvar.data.cursor import Cursor
 from elinvar.data.feed import Feed, coordinates
-from elinvar.data.worker import TASK, serve
+from elinvar.data.worker import FOR_THE_PARENT, TASK, serve
 from elinvar.errors import ElinvarError, RunFailed
 
 MAX_TASKS_PER_WORKER = 1024
@@ -97,14 +99,17 @@ class _Worker:
         self._process = context.Process(
             target=serve, args=arguments, name=f"elinvar-input-{number}", daemon=True
         )
-        # A Ctrl-C must not reach the worker before it ignores it: it inherits the blocked signal. The
-        # tracker's own start would unblock it, so that comes first.
+        # A Ctrl-C or a stop must not reach the worker before it ignores it: it inherits the blocked
+        # signals. The tracker's own start would unblock them, so that comes first.
         resource_tracker.ensure_running()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # At the end of this process Python asks such a child to terminate, which it does not hear, and
+        # waits for it: this comes before that.
+        self._at_exit = Finalize(self, _kill, args=(self._process,), exitpriority=1)
         task_source.close()
         result_sink.close()
         self._ready: SimpleQueue[Microbatch | ElinvarError | None] = SimpleQueue()
@@ -137,20 +142,20 @@ class _Worker:
         return answer
 
     def stop(self) -> None:
-        """Tell the process to end; it has nothing to save."""
-        if self._process.is_alive():
-            self._process.terminate()
+        """End the process; it has nothing to save, and it hears no other signal."""
+        self._at_exit()
 
     def join(self) -> None:
         """Wait until process and thread are gone."""
-        self._process.join(_JOIN_S)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self._process.join()
         self._reader.join()
         self._tasks.close()
         self._results.close()
         self._process.close()
+
+
+def _kill(process: BaseProcess) -> None:
+    process.kill()
 
 
 def _drain(results: Connection, ready: "SimpleQueue[Microbatch | ElinvarError | None]") -> None:

@@ -19,6 +19,9 @@ from elinvar.spec.experiment import Experiment
 TASK = struct.Struct("<QQ")
 """A task on the wire: step, leaf."""
 
+FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask for a stop. A terminal or a scheduler sends them to everybody; only the parent answers."""
+
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
 
 
@@ -27,9 +30,9 @@ def serve(
 ) -> None:
     """Answer every task with its Microbatch, or with the error that stops this worker."""
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the parent's to answer
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a rank ignores it; a worker is ended by it
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for number in FOR_THE_PARENT:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # must stand before numpy loads, so its import comes after
     from elinvar.data.feed import reopen
 

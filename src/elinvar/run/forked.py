@@ -8,8 +8,8 @@ Then PyTorch is imported, no operation run.
 
 import signal
 
+from elinvar.data.worker import FOR_THE_PARENT
 from elinvar.run import worker
-from elinvar.run.forkserver import FOR_THE_PARENT
 
 worker.die_with_parent()
 for _number in FOR_THE_PARENT:

@@ -8,8 +8,7 @@ import multiprocessing
 import signal
 from multiprocessing import forkserver, resource_tracker
 
-FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask for a stop. The parent hears them; the forkserver and its ranks do not."""
+from elinvar.data.worker import FOR_THE_PARENT
 
 _PRELOAD = "elinvar.run.forked"
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 import msgspec
 from torch.distributed import PrefixStore, Store, TCPStore
 
+from elinvar.data.worker import FOR_THE_PARENT
 from elinvar.errors import EXIT_FAILED, ElinvarError
-from elinvar.run.forkserver import FOR_THE_PARENT
 from elinvar.run.job import Job, Outcome
 from elinvar.run.rank import run_rank
 from elinvar.run.stop import StoreSource
