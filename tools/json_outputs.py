@@ -42,12 +42,13 @@ class CommonUpdates(Shape, frozen=True):
 
 
 class Diff(Shape, frozen=True):
-    """Two runs compared. `updates` is null unless both are run folders."""
+    """Two runs compared. `lineage` says of each that is a fork from where; `updates` is null unless both are folders."""
 
     relation: Literal["same bits", "same math", "different experiment"]
     because: list[str]
     experiment_digests: tuple[str, str]
     changed: list[Change]
+    lineage: tuple[str | None, str | None]
     updates: CommonUpdates | None
 
 

@@ -100,7 +100,7 @@ def test_one_changed_bit_is_found(folder, capsys, file, where):
     assert cli("checkpoint", "check", folder) == 4
     said = capsys.readouterr()
     assert f"damaged {generation.name}" in said.out
-    assert f"error: 1 of 2 generations are damaged: {generation.name}" in said.err
+    assert f"error: 1 of 2 generations damaged: {generation.name}" in said.err
     found = answer(capsys, "check", folder, code=4)
     assert found["ok"] is False
     assert [bool(problems) for problems in found["checked"].values()] == [True, False]

@@ -73,7 +73,7 @@ tokens      2,117,989   2.355 bytes each   uint16
 tokenizer   bpe   1,024 ids, 847 of them used
 windows     16,546 of 128 tokens
   held out  64, and 16,482 to train on
-epoch       1,030.1 steps; the run takes 0.19 epochs
+epoch       1,030.1 steps; the run takes 0.29 epochs
 digest      63ec7e4aaae0cb2e09782e428bb48591960873a5debe1395138abcaf12cb98d4
   source    3e27b04ae319602efebc708c9bde800d89eb549e6ddcf3dea8f5fdfcc8fab969
   tokenizer 1b3d03c848586a93045ae21eeee65e5aca24b1a1f13ba261d19d61eee988bfaf
@@ -91,7 +91,7 @@ def test_show_of_the_preset_a_run_folder_and_the_corpus_agree(tmp_path):
 def test_check_finds_a_flipped_byte(text, tmp_path):
     out = tmp_path / "store"
     run("build", out, "--from", text, "--tokenizer", "bytes")
-    assert run("check", out).startswith(f"{out} is whole: 1 documents, 1,061 tokens\n")
+    assert run("check", out).startswith(f"{out} is whole: 1 document, 1,061 tokens\n")
     content = bytearray((out / "tokens.bin").read_bytes())
     content[500] ^= 4
     (out / "tokens.bin").write_bytes(bytes(content))

@@ -13,6 +13,7 @@ from elinvar.cli.plan import PlanOutput, command
 from elinvar.errors import DoesNotFit, InvalidInput
 from elinvar.record.attempt import AttemptStart
 from elinvar.record.folder import RunFolder
+from elinvar.record.manifest import Commit, encode_commit, generation_name
 from elinvar.record.metrics import MetricsRow
 from elinvar.spec.execution import Execution
 from elinvar.spec.read import experiment_json, read
@@ -27,8 +28,9 @@ def run(*arguments):
 PAGE = """\
 parameters  918,656   embedding 131,072 · attention 196,608 · feed forward 589,824 · norm 1,152 · output 0
 data        builtin:shakespeare   shuffle, 64 windows held out
+            not read yet; to see whether they suffice: elinvar data show tiny
 a step      2,048 tokens   8 microbatches × 2 sequences × 128 tokens
-the run     200 steps   409,600 tokens
+the run     300 steps   614,400 tokens
 arithmetic  1.29e+10 operations a step   6,291,456 a token, forward and backward
 
 execution   3 ranks on cpu   ZeRO-1 · contiguous · 2 input workers
@@ -51,7 +53,7 @@ def test_the_page():
     assert "time        not known" in out
     assert "claim       same bits   one experiment, one fingerprint\n" in out
     assert (
-        "warning     8 microbatches on 3 ranks: the fullest has 3, so ranks wait for 11% of their time\n"
+        "note        8 microbatches on 3 ranks: the fullest has 3, so ranks wait for 11% of their time\n"
         in out
     )
 
@@ -61,7 +63,7 @@ def test_json_is_the_whole_plan_and_decodes_into_its_schema():
     output = msgspec.json.decode(result.stdout, type=PlanOutput)
     assert output.num_parameters == 918_656
     assert output.plan.ownership == (*((leaf,) for leaf in range(8)), (), ())
-    assert output.tokens == 409_600
+    assert output.tokens == 614_400
     assert output.memory_bytes_per_rank == sum(term.num_bytes for term in output.plan.memory.terms)
     assert json.loads(result.stdout)["plan"]["claim"]["relation"] == "same bits"
     assert "2 of 10 ranks own no microbatch" in output.plan.warnings[0]
@@ -129,7 +131,7 @@ def test_a_folder_is_planned_as_it_would_be_resumed(tmp_path):
 
     out = run(str(path), "ranks=2").output
     assert "2 ranks on cpu   ZeRO-0 · round_robin" in out
-    assert "time        1 min 40 s   as fast as attempt 1: median of 7 steps on 2 ranks\n" in out
+    assert "time        2 min 30 s   as fast as attempt 1: median of 7 steps on 2 ranks\n" in out
     assert "time        not known" in run(str(path)).output  # attempt 2 has too few steps on 3 ranks
     with (path / "attempts.jsonl").open("ab") as file:
         later = msgspec.structs.replace(attempt(3, 3), plan={"wanted_ranks": "auto", "steps": 500})
@@ -141,6 +143,27 @@ def test_a_folder_is_planned_as_it_would_be_resumed(tmp_path):
     with pytest.raises(InvalidInput, match="cannot change in a run that continues"):
         run(str(path), "experiment.optimizer.lr=0.5")
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+
+def test_a_run_that_is_complete_has_nothing_left(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", experiment_json(read("tiny").experiment))
+
+    def saved(step, sequence):
+        name = generation_name(step, "ab" * 32, f"{sequence:08x}")
+        place = folder.generations_path / name
+        place.mkdir()
+        commit = Commit(
+            step=step, update_digest="ab" * 32, manifest_digest="cd" * 32, time_s=0.0,
+            nonce=f"{sequence:08x}", sequence=sequence,
+        )  # fmt: skip
+        (place / "commit.json").write_bytes(encode_commit(commit))
+
+    saved(120, 1)
+    assert "300 steps   614,400 tokens   step 120 is saved, 180 steps left\n" in run(str(folder.path)).output
+    saved(300, 2)
+    out = run(str(folder.path)).output
+    assert "step 300 is saved, nothing is left to do\n" in out
+    assert "time        none: step 300 is reached\n" in out
 
 
 def test_planning_is_quick_because_it_imports_neither_torch_nor_numpy():

@@ -96,10 +96,12 @@ def test_at_is_the_step_that_is_loaded(folder, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--temperature", "-1"], "temperature must be a finite number"),
-        (["--top-p", "0"], "top_p must be above 0"),
-        (["--top-k", "-3"], "top_k must be 0"),
-        (["--tokens", "-1"], "num_tokens must be 0 or more"),
+        (["--temperature", "-1"], "Invalid value for '--temperature': -1.0 is not in the range x>=0"),
+        (["--temperature", "inf"], "temperature must be a finite number"),
+        (["--top-p", "0"], "Invalid value for '--top-p': 0.0 is not in the range 0<x<=1"),
+        (["--top-p", "2"], "Invalid value for '--top-p'"),
+        (["--top-k", "-3"], "Invalid value for '--top-k'"),
+        (["--tokens", "-1"], "Invalid value for '--tokens'"),
         (["--tokens", "1.5"], "1.5"),
     ],
 )
@@ -123,7 +125,9 @@ def test_a_folder_without_a_generation_is_exit_2(folder, capsys, monkeypatch):
 
 def test_parameters_of_another_model_are_refused(folder, capsys, monkeypatch):
     made, model, _ = folder
-    monkeypatch.setattr(restore, "load_parameters", lambda *_: restore.Loaded({"norm.weight": model.norm.weight}, 3, ()))
+    monkeypatch.setattr(
+        restore, "load_parameters", lambda *_: restore.Loaded({"norm.weight": model.norm.weight}, 3, ())
+    )
     code, _, err = invoke(capsys, made.path, "x")
     assert code == 2
     assert "the generation at step 3 is not of this run's model" in err

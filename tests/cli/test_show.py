@@ -69,7 +69,7 @@ def test_origin_names_who_set_a_value(capsys):
 def test_notes_go_to_stderr(capsys):
     assert run(["show", "tiny", "schedule.kind=constant"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("note: experiment.schedule.final_fraction = 0.1")
+    assert err.startswith("note   experiment.schedule.final_fraction = 0.1")
     tomllib.loads(out)
 
 

@@ -83,6 +83,11 @@ def test_devices_need_a_driver_a_build_and_visibility(tmp_path, monkeypatch):
     assert usable_devices(tmp_path, {"CUDA_VISIBLE_DEVICES": ""}) == 0
     assert usable_devices(tmp_path, {"CUDA_VISIBLE_DEVICES": "-1"}) == 0
     assert usable_devices(tmp_path / "proc", {}) == 0
+    # In containers the driver may show its device files only.
+    write(tmp_path / "box", {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")})
+    assert usable_devices(tmp_path / "box", {}) == 2
+    write(tmp_path / "linux-in-windows", {"dev/dxg": ""})
+    assert usable_devices(tmp_path / "linux-in-windows", {}) == 1
     monkeypatch.setattr(module, "_torch_has_cuda", lambda: False)
     assert usable_devices(tmp_path, {}) == 0
 

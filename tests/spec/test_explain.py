@@ -1,7 +1,18 @@
 import pytest
 
 from elinvar.spec.canonical import experiment_digest
-from elinvar.spec.explain import Problem, differences, nearest, page, quoted, refused_continuation
+from elinvar.spec.explain import (
+    SYNONYMS,
+    Problem,
+    counted,
+    differences,
+    nearest,
+    page,
+    quoted,
+    refused_continuation,
+    synonym,
+)
+from elinvar.spec.fields import all_paths
 from elinvar.spec.read import read
 
 
@@ -52,6 +63,35 @@ def test_a_refused_continuation_says_what_changed_and_both_ways_on():
     assert "--fork runs/tiny-1@120" in text
     # Length alone is no difference of experiments: it is not accused.
     assert "experiment.length.steps" not in text
+
+
+def test_a_change_of_numerics_is_the_same_math_and_says_how_to_go_on():
+    a, b = read("tiny").experiment, read("tiny", ["threads=2"]).experiment
+    typed = ["/usr/bin/elinvar", "train", "tiny", "threads=2", "--run", "a b", "--quiet"]
+    text = str(refused_continuation("a b", a, b, 120, typed))
+    assert text.startswith("continuing a b so gives the same math, not the same bits")
+    assert "experiment.numerics.threads   run 1   asked 2" in text
+    assert "elinvar train tiny threads=2 --quiet --run 'a b' --accept same-math" in text
+    assert "elinvar train tiny threads=2 --quiet --fork 'a b@120' --run OTHER" in text
+    # Another experiment cannot be accepted, and where nothing was saved nothing can be forked.
+    other = str(
+        refused_continuation("a", a, read("tiny", ["lr=1"]).experiment, 0, ["elinvar", "resume", "a"])
+    )
+    assert "--accept" not in other
+    assert "--fork" not in other
+    assert "start it anew: elinvar train RUN.toml --run OTHER" in other
+
+
+def test_names_of_other_programs_lead_to_real_keys():
+    assert {path for paths in SYNONYMS.values() for path in paths} <= set(all_paths())
+    assert not {path.rsplit(".", 1)[-1] for path in all_paths()} & set(SYNONYMS)
+    assert synonym("Learning-Rate") == "here it is experiment.optimizer.lr"
+    assert synonym("lr") is None
+
+
+def test_nouns_follow_their_number():
+    assert [counted(n, "sum") for n in (0, 1, 2)] == ["0 sums", "1 sum", "2 sums"]
+    assert counted(1_000, "leaf", "leaves") == "1,000 leaves"
 
 
 def test_a_quoted_text_is_toml():

@@ -38,6 +38,9 @@ def test_what_is_no_source_is_refused(tmp_path):
     (tmp_path / "corpus.txt").write_text("x")
     assert "is empty" in refused(tmp_path / "empty.txt")
     assert f"a file with a similar name exists: {tmp_path / 'corpus.txt'}" in refused(tmp_path / "corpsu.txt")
+    # Endings do not make names similar; equal stems do.
+    assert "similar" not in refused(tmp_path / "nope.txt")
+    assert "corpus.txt" in refused(tmp_path / "corpus.jsonl")
     assert "does not exist" in refused(tmp_path / "no" / "such.txt")
     assert "a folder without manifest.json" in refused(tmp_path)
     assert "the nearest is builtin:shakespeare" in refused("builtin:shakespear")

@@ -9,8 +9,10 @@ import msgspec
 
 from elinvar.cli.terminal import print_json, print_lines, print_table
 from elinvar.errors import InvalidInput, Mismatch
+from elinvar.plan.units import size
 from elinvar.record.folder import RunFolder
 from elinvar.record.manifest import Generation, list_incomplete, read_manifest
+from elinvar.spec.explain import counted
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -44,7 +46,7 @@ def list_command(folder: Path, *, as_json: bool) -> None:
                 [
                     str(generation.step),
                     generation.update_digest[:16],
-                    f"{_size(generation) / 2**20:.1f} MiB",
+                    size(_size(generation)),
                     time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(generation.time_s)),
                     generation.name,
                 ]
@@ -99,10 +101,10 @@ def show_command(folder: Path, at: int | None, *, as_json: bool) -> None:
 @JSON
 def check_command(folder: Path, at: int | None, *, as_json: bool) -> None:
     """Read every byte of every generation and compare hashes and digests; exit 4 on damage."""
-    from elinvar.checkpoint.check import check_generation
-
     run = RunFolder.open(folder)
     chosen = run.generations() if at is None else [_chosen(run, at)]
+    from elinvar.checkpoint.check import check_generation  # only now: it takes seconds to import
+
     found = {generation.name: check_generation(generation) for generation in chosen}
     if as_json:
         print_json({"checked": found, "ok": not any(found.values())})
@@ -114,7 +116,7 @@ def check_command(folder: Path, at: int | None, *, as_json: bool) -> None:
     damaged = [name for name, problems in found.items() if problems]
     if damaged:
         raise Mismatch(
-            f"{len(damaged)} of {len(found)} generations are damaged: {', '.join(damaged)}",
+            f"{len(damaged)} of {counted(len(found), 'generation')} damaged: {', '.join(damaged)}",
             ["resume takes the newest sound one and says which it passed over"],
         )
 

@@ -16,6 +16,7 @@ from elinvar.cli.terminal import print_json, print_lines
 from elinvar.errors import InvalidInput
 from elinvar.spec.data import ByteLevelBpe, Bytes, Data
 from elinvar.spec.experiment import Experiment
+from elinvar.spec.explain import counted
 from elinvar.spec.layers import preset_names
 from elinvar.spec.source import STORE_MANIFEST, is_builtin, missing_file_hint
 
@@ -143,7 +144,7 @@ def check(path: Path, *, as_json: bool) -> None:
         print_json({"store": str(path), "digest": store.digest, "tokens": store.num_tokens, "ok": True})
     else:
         print_lines(
-            f"{path} is whole: {store.num_documents:,} documents, {store.num_tokens:,} tokens",
+            f"{path} is whole: {counted(store.num_documents, 'document')}, {counted(store.num_tokens, 'token')}",
             f"digest    {store.digest}",
         )
 
@@ -238,7 +239,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
     windows = described["windows"]
     if windows is not None:
         lines += [
-            f"windows     {windows['total']:,} of {windows['tokens']:,} tokens",
+            f"windows     {windows['total']:,} of {counted(windows['tokens'], 'token')}",
             f"  held out  {windows['held_out']:,}, and {windows['training']:,} to train on",
             f"epoch       {windows['steps_per_epoch']:,.1f} steps; the run takes {windows['epochs']:.2f} epochs",
         ]

@@ -1,17 +1,21 @@
 """`elinvar diff`: what differs between two runs, what equality that leaves, and whether it held."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 from msgspec import Struct
+from msgspec.structs import replace
 
 from elinvar.cli.subject import Subject, open_subject
 from elinvar.cli.terminal import print_json, print_lines, print_table
 from elinvar.errors import Mismatch
-from elinvar.plan.claim import Claim, relation_of
+from elinvar.plan.claim import Claim, differing, relation_of
+from elinvar.record.attempt import Attempt, kept_until
+from elinvar.record.folder import RunFolder
 from elinvar.record.metrics import effective
 from elinvar.spec.canonical import experiment_digest
-from elinvar.spec.explain import differences, toml_text
+from elinvar.spec.explain import counted, differences, toml_text
 
 
 class Updates(Struct, frozen=True, kw_only=True):
@@ -19,6 +23,13 @@ class Updates(Struct, frozen=True, kw_only=True):
 
     steps: list[int]
     first_unequal: int | None
+
+
+class Crossing(NamedTuple):
+    """An attempt that went on as same math: the step from which on bits may have moved, and what moved them."""
+
+    step: int
+    said: str
 
 
 @click.command("diff")
@@ -30,21 +41,36 @@ def command(a: str, b: str, *, as_json: bool) -> None:
 
     Prints the values that differ, each with its side, and the relation that they leave: same bits,
     same math, or different experiment. For two run folders the recorded update digests are compared
-    too; where the same bits were promised and are not there, the exit code is 4.
+    too; where the same bits were promised and are not there, the exit code is 4. A run that once
+    continued with --accept same-math promises its bits up to there.
     """
     one, other = open_subject(a), open_subject(b)
     changed = _changed(one, other)
-    fingerprints = [_fingerprint(subject) for subject in (one, other)]
-    claim = relation_of(one.experiment, fingerprints[0], other.experiment, fingerprints[1])
-    updates = _updates(one, other)
+    lines = [_line(subject) for subject in (one, other)]
+    crossings = [*_crossings(one.name, lines[0]), *_crossings(other.name, lines[1])]
+    begins = [_fingerprint(line[0]) if line else None for line in lines]
+    ends = [_fingerprint(line[-1]) if line else None for line in lines]
+    promise = _from_their_beginnings(
+        one, other, relation_of(one.experiment, begins[0], other.experiment, begins[1])
+    )
+    claim = _from_their_beginnings(
+        one, other, relation_of(one.experiment, ends[0], other.experiment, ends[1])
+    )
+    said = tuple(crossing.said for crossing in crossings)
+    if said and claim.relation == "same bits":
+        claim = Claim(relation="same math", because=said)
+    elif said:
+        claim = replace(claim, because=(*claim.because, *said))
+    updates, forks = _updates(one, other), [_fork(one, other.folder), _fork(other, one.folder)]
     if as_json:
-        print_json(_as_json(one, other, changed, claim, updates))
+        print_json(_as_json(one, other, changed, claim, updates, forks))
     else:
-        _print(a, b, changed, claim, updates)
-    promised = claim.relation == "same bits" and None not in fingerprints
-    if promised and updates is not None and updates.first_unequal is not None:
+        _print(a, b, changed, claim, updates, forks)
+    unequal = None if updates is None else updates.first_unequal
+    promised = promise.relation == "same bits" and None not in begins
+    if promised and unequal is not None and all(unequal <= crossing.step for crossing in crossings):
         raise Mismatch(
-            f"{a} and {b} promise the same bits and differ at step {updates.first_unequal}",
+            f"{a} and {b} promise the same bits and differ at step {unequal}",
             ["one of them was computed wrong, or its state was changed: elinvar checkpoint check DIR"],
         )
 
@@ -63,13 +89,62 @@ def _changed(one: Subject, other: Subject) -> list[tuple[str, str, Any, Any]]:
     return changed
 
 
-def _fingerprint(subject: Subject) -> dict[str, str] | None:
+def _line(subject: Subject) -> list[Attempt]:
+    """The attempts of a run whose steps lead to its present state; none for what is no run."""
     if subject.folder is None:
+        return []
+    attempts, (events, _) = subject.folder.attempts(), subject.folder.events()
+    writers = {str(event.data.get("name")): event.attempt for event in events if event.kind == "generation"}
+    limits = kept_until(attempts, writers)
+    return [
+        attempt
+        for attempt in attempts
+        if (limit := limits[attempt.attempt]) is None or limit > attempt.from_step
+    ]
+
+
+def _fingerprint(attempt: Attempt) -> dict[str, str]:
+    return {name: str(value) for name, value in attempt.start.fingerprint.items()}
+
+
+def _crossings(name: str, line: list[Attempt]) -> list[Crossing]:
+    """Where the run called `name` went on although bits may move there."""
+    found: list[Crossing] = []
+    for number, attempt in enumerate(line):
+        here = _fingerprint(attempt)
+        moved = differing(_fingerprint(line[number - 1]), here) if number else ()
+        if moved or attempt.start.accepted:
+            # Precision, attention and the cut into microbatches are in no fingerprint.
+            what = "; ".join(moved) or "precision, attention or the cut into microbatches"
+            said = f"{name} went on as same math after step {attempt.from_step}: {what}"
+            found.append(Crossing(attempt.from_step, said))
+    return found
+
+
+def _from_their_beginnings(one: Subject, other: Subject, claim: Claim) -> Claim:
+    """`claim`, or less where the two did not begin with the same state."""
+    if claim.relation == "different experiment" or _origin(one) == _origin(other):
+        return claim
+    return Claim(relation="different experiment", because=("they began with different states: see lineage",))
+
+
+def _origin(subject: Subject) -> tuple[int, str] | None:
+    """The step and digest that a fork of another experiment began with; a fork of its own is as a fresh run."""
+    lineage = None if subject.folder is None else subject.folder.lineage()
+    if lineage is None or lineage.experiment_digest == experiment_digest(subject.experiment):
         return None
-    attempts = subject.folder.attempts()
-    if not attempts:
+    return lineage.step, lineage.generation.split("-")[1]
+
+
+def _fork(subject: Subject, against: RunFolder | None) -> str | None:
+    """From where a fork came; None for what is none."""
+    lineage = None if subject.folder is None else subject.folder.lineage()
+    if lineage is None:
         return None
-    return {name: str(value) for name, value in attempts[-1].start.fingerprint.items()}
+    parent = lineage.run
+    if against is not None and against.path.resolve() == Path(parent).resolve():
+        parent = "the other run"
+    return f"{subject.name} is a fork of {parent} at step {lineage.step}"
 
 
 def _updates(one: Subject, other: Subject) -> Updates | None:
@@ -85,7 +160,12 @@ def _updates(one: Subject, other: Subject) -> Updates | None:
 
 
 def _print(
-    a: str, b: str, changed: list[tuple[str, str, Any, Any]], claim: Claim, updates: Updates | None
+    a: str,
+    b: str,
+    changed: list[tuple[str, str, Any, Any]],
+    claim: Claim,
+    updates: Updates | None,
+    forks: list[str | None],
 ) -> None:
     if changed:
         rows = [[path, toml_text(old), toml_text(new)] for _, path, old, new in changed]
@@ -93,14 +173,14 @@ def _print(
     else:
         print_lines("no value differs")
     print_lines("", f"relation: {claim.relation}", *(f"  {reason}" for reason in claim.because))
+    print_lines(*(f"lineage: {fork}" for fork in forks if fork is not None))
     if updates is None:
         return
     if not updates.steps:
         print_lines("update digests: no step has one in both")
     elif updates.first_unequal is None:
-        print_lines(
-            f"update digests: equal at all {len(updates.steps)} common steps, up to {updates.steps[-1]}"
-        )
+        steps = counted(len(updates.steps), "common step")
+        print_lines(f"update digests: equal at {steps}, the last is {updates.steps[-1]}")
     else:
         print_lines(f"update digests: first unequal at step {updates.first_unequal}")
 
@@ -111,12 +191,14 @@ def _as_json(
     changed: list[tuple[str, str, Any, Any]],
     claim: Claim,
     updates: Updates | None,
+    forks: list[str | None],
 ) -> dict[str, object]:
     return {
         "relation": claim.relation,
         "because": list(claim.because),
         "experiment_digests": [experiment_digest(one.experiment), experiment_digest(other.experiment)],
         "changed": [{"side": side, "path": path, "a": old, "b": new} for side, path, old, new in changed],
+        "lineage": forks,
         "updates": None
         if updates is None
         else {"common_steps": updates.steps, "first_unequal": updates.first_unequal},

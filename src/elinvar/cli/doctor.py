@@ -24,8 +24,9 @@ from elinvar.data.cache import cache_root
 from elinvar.errors import EXIT_DOES_NOT_FIT, ElinvarError
 from elinvar.identity import Digest
 from elinvar.plan.machine import Machine, this_machine
-from elinvar.plan.page import size
+from elinvar.plan.units import size
 from elinvar.record.durable import write_whole
+from elinvar.spec.explain import counted
 from elinvar.spec.numerics import Numerics
 
 PACKAGES = ("torch", "numpy", "msgspec", "click", "rich", "blake3", "safetensors", "tokenizers", "plotly")
@@ -154,7 +155,7 @@ def _arithmetic(machine: Machine) -> tuple[list[Check], dict[str, str], Digest |
         Check(
             name="device",
             ok=True,
-            found=f"{device}, {torch.cuda.device_count()} of them" if device == "cuda" else device,
+            found=f"cuda, {counted(torch.cuda.device_count(), 'device')}" if device == "cuda" else device,
         ),
     ]
     if machine.device != device:

@@ -12,7 +12,7 @@ from elinvar.cli.subject import open_subject
 from elinvar.cli.terminal import print_json, print_lines
 from elinvar.identity import Digest
 from elinvar.plan.claim import Claim, relation_of
-from elinvar.plan.machine import THIS, read_machine
+from elinvar.plan.machine import NAMES, THIS, read_machine
 from elinvar.plan.page import lines
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan, resolve_ranks
 from elinvar.plan.rate import measured_rate
@@ -38,14 +38,19 @@ class PlanOutput(Struct, frozen=True, kw_only=True):
 @click.command("plan")
 @click.argument("source", metavar="RUN.toml|PRESET|DIR")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--machine", metavar="NAME|FILE", help="Plan for another machine than the run file names.")
+@click.option(
+    "--machine",
+    metavar="NAME|FILE",
+    help=f"Plan for another machine than the run file names: {NAMES} with its keys (docs/reference/run-file.md).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(source: str, overrides: tuple[str, ...], machine: str | None, *, as_json: bool) -> None:
     """Parameters, tokens, ownership, memory, time and claim of a run, before it runs.
 
     A run folder is planned as `elinvar resume` would continue it; its overrides may change the
     execution only, and the claim compares the fingerprint of its last attempt with the one that
-    `elinvar doctor` kept. Exit 3 where the run needs more memory than the machine has.
+    `elinvar doctor` kept. Neither the data nor torch is read. Exit 3 where the run needs more memory
+    or other devices than the machine has.
     """
     name, plan = _planned(source, overrides, machine)
     if as_json:
@@ -60,14 +65,14 @@ def command(source: str, overrides: tuple[str, ...], machine: str | None, *, as_
         )
         print_json(msgspec.to_builtins(output))
     else:
-        print_lines(*lines(plan, name))
+        print_lines(*lines(plan, name, source))
 
 
 def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tuple[str, Plan]:
     launched = launcher_ranks()
     subject = open_subject(source) if _is_folder(source) else open_subject(source, overrides)
     for note in subject.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note   {note}", err=True)
     there = read_machine(machine or subject.machine or THIS)
     if subject.folder is None:
         assert subject.execution is not None, "a run file has an execution"
@@ -82,7 +87,15 @@ def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tu
         experiment = replace(experiment, length=replace(experiment.length, steps=steps))
     execution = with_overrides(execution, overrides)
     rate = measured_rate(subject.folder, resolve_ranks(execution, launched))
-    plan = make_plan(experiment, execution, there, launcher_ranks=launched, rate=rate)
+    saved = subject.folder.generations()
+    plan = make_plan(
+        experiment,
+        execution,
+        there,
+        launcher_ranks=launched,
+        rate=rate,
+        from_step=saved[-1].step if saved else 0,
+    )
     if attempts and there.name == THIS:
         plan = replace(plan, claim=_claim_of_continuing(plan, attempts[-1]))
     return subject.name, plan

@@ -23,7 +23,7 @@ class Continuation(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How tokens are drawn; ranges are checked by `model.generate`."""
+    """How tokens are drawn; the options and `model.generate` check the ranges."""
 
     num_tokens: int
     temperature: float
@@ -35,11 +35,29 @@ class Settings(Struct, frozen=True, kw_only=True):
 @click.command("sample")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("prompt")
-@click.option("--tokens", default=200, show_default=True, help="Tokens to draw at most.")
-@click.option("--temperature", default=0.8, show_default=True, help="0: always the most likely token.")
-@click.option("--top-k", default=50, show_default=True, help="Draw among the K most likely; 0: among all.")
 @click.option(
-    "--top-p", default=1.0, show_default=True, help="Draw among the likeliest that hold P together."
+    "--tokens", type=click.IntRange(min=0), default=200, show_default=True, help="Tokens to draw at most."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.8,
+    show_default=True,
+    help="0: always the most likely token.",
+)
+@click.option(
+    "--top-k",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Draw among the K most likely; 0: among all.",
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, min_open=True, max=1),
+    default=1.0,
+    show_default=True,
+    help="Draw among the likeliest that hold P together.",
 )
 @click.option("--seed", default=0, show_default=True, help="Equal seeds draw equal text.")
 @click.option("--at", type=int, metavar="STEP", help="The generation of this step, not the newest.")

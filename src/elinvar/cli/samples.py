@@ -14,6 +14,7 @@ from elinvar.cli.terminal import print_json, print_lines, print_table
 from elinvar.errors import InvalidInput, Mismatch
 from elinvar.record.folder import RunFolder
 from elinvar.record.ledger import LedgerRow, effective, ids_digest
+from elinvar.spec.explain import counted
 
 _PREVIEW_CHARS = 64
 
@@ -53,10 +54,10 @@ class _Run:
     """A run folder with its data opened."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = RunFolder.open(folder)  # first: a wrong folder is refused before the imports
         from elinvar.data.feed import Feed
         from elinvar.data.store import open_store
 
-        self.folder = RunFolder.open(folder)
         experiment = self.folder.experiment()
         self.rows: dict[int, LedgerRow] = {row.step: row for row in effective(self.folder.ledger()[0])}
         if not self.rows:
@@ -177,7 +178,7 @@ def _print_consumed(answer: dict[str, Any], *, as_json: bool, text: bool) -> Non
         return
     rows = answer["samples"]
     print_lines(
-        f"step {answer['step']} consumed {len(rows)} samples (attempt {answer['attempt']}; as the ledger says)"
+        f"step {answer['step']} consumed {counted(len(rows), 'sample')} (attempt {answer['attempt']}; as the ledger says)"
     )
     print_table(
         ["microbatch", "position", "epoch", "sample", "text begins"],
@@ -208,10 +209,8 @@ def _print_sightings(answer: dict[str, Any], *, as_json: bool, text: bool) -> No
     elif not answer["seen"]:
         print_lines(f"no step up to {answer['last_step']} saw sample {index}")
     else:
-        count = len(answer["seen"])
-        print_lines(
-            f"sample {index} was seen {count} time{'s' * (count > 1)} up to step {answer['last_step']}"
-        )
+        times = counted(len(answer["seen"]), "time")
+        print_lines(f"sample {index} was seen {times} up to step {answer['last_step']}")
         print_table(
             ["step", "microbatch", "position", "epoch"],
             [[str(value) for value in place.values()] for place in answer["seen"]],

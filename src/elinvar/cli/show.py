@@ -40,7 +40,7 @@ def command(
             [f"without --origin: elinvar show {subject}"],
         )
     for note in shown.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note   {note}", err=True)
     if as_json:
         print_json(_as_json(shown))
     else:

@@ -39,7 +39,7 @@ def open_subject(argument: str, overrides: Sequence[str] = ()) -> Subject:
     """
     # Not Path.is_dir(): it raises where a name is too long for the system.
     if argument in preset_names() or not os.path.isdir(argument):  # noqa: PTH112
-        reading = read(argument, overrides)
+        reading = read(argument, overrides, or_folder=True)
         return Subject(
             name=reading.name,
             experiment=reading.experiment,

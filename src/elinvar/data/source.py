@@ -24,7 +24,7 @@ from blake3 import blake3
 from elinvar.errors import InvalidInput
 from elinvar.identity import Digest
 from elinvar.spec.data import Data
-from elinvar.spec.source import BUILTIN, is_builtin
+from elinvar.spec.source import BUILTIN, is_builtin, missing_file_hint
 
 DOCUMENT_BREAK = "\f\n"
 """Between two documents of an embedded corpus: a line that holds only a form feed."""
@@ -159,6 +159,8 @@ def _file_pieces(data: Data, layout: str) -> Iterator[Piece]:
         with path.open("rb") as file:
             reader = _jsonl_pieces if layout == "jsonl" else _text_pieces
             yield from reader(file, data, hasher)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InvalidInput(f"data source {data.source} does not exist", _if_moved(data)) from None
     except IsADirectoryError:
         raise InvalidInput(f"data source {data.source} is a folder: a file of text is needed here") from None
     except OSError as error:
@@ -169,6 +171,17 @@ def _file_pieces(data: Data, layout: str) -> Iterator[Piece]:
             f"data source {data.source} holds other data than the experiment names",
             [f"experiment.data.digest {data.digest}", f"digest of the file     {digest}"],
         )
+
+
+def _if_moved(data: Data) -> list[str]:
+    """Lines for a source that is not where it was; with a digest it was once, so it may lie elsewhere now."""
+    found = missing_file_hint(Path(data.source))
+    if data.digest:
+        found += [
+            "if it moved, name the new place; a run goes on with it, as only the content counts:",
+            "elinvar train RUN.toml data.source=FILE --run DIR",
+        ]
+    return found
 
 
 def _text_pieces(file: BinaryIO, data: Data, hasher: blake3) -> Iterator[Piece]:

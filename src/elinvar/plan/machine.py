@@ -39,6 +39,11 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     device_memory_bytes: Positive | None = None
     flops_per_s: Annotated[float, Meta(gt=0)] | None = None
 
+    @property
+    def words(self) -> str:
+        """How a sentence calls it."""
+        return "this machine" if self.name == THIS else self.name
+
 
 THIS = "this"
 
@@ -56,6 +61,10 @@ KNOWN: Mapping[str, Machine] = {
     ),
 }
 """Sizes to plan for without a file. `this` is the machine that the command runs on."""
+
+
+NAMES = f"{', '.join([THIS, *KNOWN])}, or a TOML file"
+"""What may stand where a machine is named, for helps and errors."""
 
 
 def read_machine(source: str, folder: Path = Path()) -> Machine:
@@ -78,7 +87,7 @@ def read_machine(source: str, folder: Path = Path()) -> Machine:
             f"no machine is named {source!r}",
             [
                 *(f"a similar name exists: {name}" for name in near),
-                f"names: {' · '.join(names)}; or a TOML file with name, cores, memory_bytes, …",
+                f"allowed: {NAMES} with name, cores, memory_bytes, …",
             ],
         )
     try:
@@ -131,14 +140,23 @@ def usable_memory(root: Path) -> int:
 
 def usable_devices(root: Path, environ: Mapping[str, str]) -> int:
     """CUDA devices with a driver, visible to this process, and with a torch build that knows CUDA."""
-    folder = root / "proc/driver/nvidia/gpus"
-    if not folder.is_dir() or not _torch_has_cuda():
+    present = _present_devices(root)
+    if not present or not _torch_has_cuda():
         return 0
-    present = sum(1 for _ in folder.iterdir())
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return present
     return min(present, len([name for name in visible.split(",") if name.strip() not in ("", "-1")]))
+
+
+def _present_devices(root: Path) -> int:
+    """CUDA devices with a driver; in containers the driver may show only their device files."""
+    listed = root / "proc/driver/nvidia/gpus"
+    if listed.is_dir():
+        return sum(1 for _ in listed.iterdir())
+    numbered = sum(path.name.removeprefix("nvidia").isdigit() for path in (root / "dev").glob("nvidia*"))
+    # Windows' subsystem for Linux shows one file for all of them.
+    return numbered or int((root / "dev/dxg").exists())
 
 
 def _torch_has_cuda() -> bool:

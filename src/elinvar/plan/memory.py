@@ -12,6 +12,7 @@ from elinvar.plan.compute import parameters
 from elinvar.plan.ownership import aligned_nodes, most_sums_held
 from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
+from elinvar.spec.explain import counted
 
 FLOAT_BYTES = 4
 TOKEN_BYTES = 8
@@ -61,7 +62,7 @@ def estimate(
         Term(
             name="gradients",
             num_bytes=most_held * whole,
-            because=f"{most_held} sums of the fold held at once × {num_parameters:,} × {FLOAT_BYTES} bytes",
+            because=f"{counted(most_held, 'sum')} of the fold held at once × {num_parameters:,} × {FLOAT_BYTES} bytes",
         ),
         Term(
             name="moments",
@@ -83,7 +84,7 @@ def estimate(
             Term(
                 name="exchange",
                 num_bytes=whole + num_nodes * shard,
-                because=f"one sum to be sent, and a shard of each of the {num_nodes} sums of all ranks",
+                because=f"one sum to be sent, and a shard of each of the {counted(num_nodes, 'sum')} of all ranks",
             )
         )
     if device == "cpu":
@@ -99,7 +100,7 @@ def estimate(
             Term(
                 name="input",
                 num_bytes=_input(experiment, execution),
-                because="microbatches kept ready" + (f", {workers} workers" if workers else ""),
+                because="microbatches kept ready" + (f", {counted(workers, 'worker')}" if workers else ""),
             )
         )
     return Memory(terms=tuple(sorted(terms, key=lambda term: -term.num_bytes)))

@@ -18,8 +18,10 @@ from elinvar.plan.compute import Parameters, flops_per_token, parameters
 from elinvar.plan.machine import Machine
 from elinvar.plan.memory import Memory, estimate
 from elinvar.plan.ownership import Kind, owners
+from elinvar.plan.units import size
 from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
+from elinvar.spec.explain import counted
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -40,8 +42,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """An experiment and an execution on a machine, with everything that follows before the first step.
 
     `execution` is resolved: `ranks` is a number, `ownership` a kind. `ownership[rank]` holds the
-    leaves of each rank, ascending. `memory` is of the fullest rank; `time` is None where no speed is
-    known.
+    leaves of each rank, ascending. `from_step` is where the run goes on (0: a fresh start); `memory`
+    is of the fullest rank; `time` is of the steps that are left, None where no speed is known.
     """
 
     experiment: Experiment
@@ -53,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     parameters: Parameters
     tokens_per_step: int
     steps: int
+    from_step: int
     flops_per_token: int
     memory: Memory
     time: Estimate | None
@@ -63,6 +66,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     def num_parameters(self) -> int:
         """All parameters, each once."""
         return self.parameters.total
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that are still to be computed."""
+        return max(0, self.steps - self.from_step)
 
     @property
     def tokens(self) -> int:
@@ -77,17 +85,22 @@ def make_plan(
     *,
     launcher_ranks: int | None = None,
     rate: Rate | None = None,
+    from_step: int = 0,
 ) -> Plan:
     """The plan of `experiment` under `execution` on `machine`.
 
     `launcher_ranks` is what a launcher started (`launcher_ranks()`), None without one. `rate` is a
     measured speed for the time estimate; without it `machine.flops_per_s` is used, if known.
+    `from_step` is the step that a run continues from.
     Raises InvalidInput where the execution and the launcher name different rank counts, DoesNotFit
-    where a rank (on a device) or all ranks together (on a CPU) need more memory than there is.
+    where the machine lacks a device for each rank, and where a rank (on a device) or all ranks
+    together (on a CPU) need more memory than there is.
     """
     ranks = resolve_ranks(execution, launcher_ranks)
     kind: Kind = "contiguous" if execution.ownership == "auto" else execution.ownership
     device = machine.device if execution.device == "auto" else execution.device
+    if device == "cuda":
+        _check_devices(machine, ranks, launched=launcher_ranks is not None)
     ownership = owners(experiment.batch.microbatches, ranks, kind)
     memory = estimate(experiment, execution, ownership, device)
     _check_memory(memory, machine, device, ranks)
@@ -101,9 +114,10 @@ def make_plan(
         parameters=parameters(experiment.model),
         tokens_per_step=experiment.batch.tokens,
         steps=experiment.length.steps,
+        from_step=from_step,
         flops_per_token=flops_per_token(experiment),
         memory=memory,
-        time=_time(experiment, machine, ownership, device, rate),
+        time=_time(experiment, machine, ownership, device, rate, max(0, experiment.length.steps - from_step)),
         claim=claim_across_executions(experiment),
         warnings=tuple(_warnings(experiment, machine, device, ownership)),
     )
@@ -134,6 +148,26 @@ def resolve_ranks(execution: Execution, launcher: int | None) -> int:
     return execution.ranks
 
 
+def _check_devices(machine: Machine, ranks: int, *, launched: bool) -> None:
+    """Each rank needs a CUDA device of its own; a launcher may spread ranks over several machines."""
+    if machine.devices == 0:
+        raise DoesNotFit(
+            f"the run asks for CUDA, but {machine.words} has no CUDA device that the installed torch can use",
+            [
+                'execution.device="auto" takes what is there, "cpu" the processor',
+                "elinvar doctor says what was found; --machine NAME|FILE plans for another machine",
+            ],
+        )
+    if ranks > machine.devices and not launched:
+        raise DoesNotFit(
+            f"{ranks} ranks need a CUDA device each, but {machine.words} has {machine.devices}",
+            [
+                f"execution.ranks={machine.devices} or less learns the same bits",
+                'or several machines with a launcher, execution.ranks="auto" and its WORLD_SIZE',
+            ],
+        )
+
+
 _CUTS: Mapping[str, str] = {
     "parameters": "a smaller experiment.model",
     "gradients": 'execution.ownership="contiguous" holds fewest sums; then a smaller experiment.model',
@@ -144,6 +178,7 @@ _CUTS: Mapping[str, str] = {
     "process": "fewer execution.ranks",
     "input": "fewer execution.input.prefetch_bytes",
 }
+"""What makes a term smaller, by its name."""
 
 
 def _check_memory(memory: Memory, machine: Machine, device: str, ranks: int) -> None:
@@ -157,18 +192,18 @@ def _check_memory(memory: Memory, machine: Machine, device: str, ranks: int) -> 
         what = "a rank needs"
     if needed <= there:
         return
-    first = memory.terms[0]
+    first = memory.terms[0].name
+    cut = _CUTS[first]
+    if first == "process" and ranks == 1:
+        cut = "a machine with more memory; Python and torch alone need most of it"
     raise DoesNotFit(
-        f"{what} {_gib(needed)}, but {machine.name} has {_gib(there)}",
+        f"{what} {size(needed)}, but {machine.words} has {size(there)}",
         [
-            *(f"{term.name:<12}{_gib(term.num_bytes):>12}   {term.because}" for term in memory.terms),
-            f"cut {first.name} first: {_CUTS[first.name]}",
+            "what a rank needs, the largest first:",
+            *(f"  {term.name:<12}{size(term.num_bytes):>11}   {term.because}" for term in memory.terms),
+            f"what helps most: {cut}",
         ],
     )
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 2**30:,.2f} GiB"
 
 
 def _time(
@@ -177,8 +212,10 @@ def _time(
     ownership: tuple[tuple[int, ...], ...],
     device: str,
     rate: Rate | None,
+    steps: int,
 ) -> Estimate | None:
-    batch, steps = experiment.batch, experiment.length.steps
+    """How long `steps` steps take."""
+    batch = experiment.batch
     if rate is not None:
         return Estimate(seconds=steps * batch.tokens / rate.tokens_per_s, because=rate.because)
     if machine.flops_per_s is None:
@@ -188,8 +225,8 @@ def _time(
     crowd = max(1.0, len(ownership) * experiment.numerics.threads / machine.cores) if device == "cpu" else 1.0
     return Estimate(
         seconds=steps * share / machine.flops_per_s * crowd,
-        because=f"{machine.flops_per_s:.3g} operations a second per rank, {most} of {batch.microbatches} "
-        "leaves on the fullest rank, nothing else counted",
+        because=f"{machine.flops_per_s:.3g} operations a second per rank, {most} of "
+        f"{counted(batch.microbatches, 'leaf', 'leaves')} on the fullest rank, nothing else counted",
     )
 
 
@@ -201,20 +238,21 @@ def _warnings(
     idle = sum(not leaves for leaves in ownership)
     if idle:
         found.append(
-            f"{idle} of {ranks} ranks own no microbatch (there are {num_microbatches}): they hold parameters, "
-            "take their share of the exchange and otherwise wait"
+            f"{idle} of {ranks} ranks {'owns' if idle == 1 else 'own'} no microbatch (there "
+            f"{'is' if num_microbatches == 1 else 'are'} {num_microbatches}): a rank without one holds "
+            "parameters, takes its share of the exchange and otherwise waits"
         )
     elif num_microbatches % ranks:
         most = max(map(len, ownership))
         found.append(
-            f"{num_microbatches} microbatches on {ranks} ranks: the fullest has {most}, so ranks wait for "
+            f"{counted(num_microbatches, 'microbatch', 'microbatches')} on {counted(ranks, 'rank')}: the fullest has {most}, so ranks wait for "
             f"{1 - num_microbatches / (ranks * most):.0%} of their time"
         )
     threads = ranks * experiment.numerics.threads
     if device == "cpu" and threads > machine.cores:
-        found.append(f"{threads} computing threads share {machine.cores} cores of {machine.name}")
-    if device == "cuda" and machine.devices and ranks > machine.devices:
-        found.append(f"{ranks} ranks, but {machine.name} has {machine.devices} devices")
+        found.append(f"{threads} computing threads share {counted(machine.cores, 'core')} of {machine.words}")
+    if device == "cuda" and ranks > machine.devices:
+        found.append(f"{ranks} ranks, but {machine.words} has {counted(machine.devices, 'device')}")
     if device == "cuda" and machine.device_memory_bytes is None:
-        found.append(f"the device memory of {machine.name} is not known, so the estimate was not checked")
+        found.append(f"the device memory of {machine.words} is not known, so the estimate was not checked")
     return found

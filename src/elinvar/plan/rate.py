@@ -8,6 +8,7 @@ from statistics import median
 
 from elinvar.plan.plan import Rate
 from elinvar.record.folder import RunFolder
+from elinvar.spec.explain import counted
 
 WARM_UP_STEPS = 3
 FEWEST_STEPS = 5
@@ -22,12 +23,12 @@ def measured_rate(folder: RunFolder, ranks: int) -> Rate | None:
     for attempt in reversed(folder.attempts()):
         if attempt.start.execution.get("ranks") != ranks:
             continue
-        counted = [row for row in rows if row.attempt == attempt.attempt and row.step_time_s > 0]
-        counted = counted[WARM_UP_STEPS:]
-        if len(counted) >= FEWEST_STEPS:
+        timed = [row for row in rows if row.attempt == attempt.attempt and row.step_time_s > 0]
+        timed = timed[WARM_UP_STEPS:]
+        if len(timed) >= FEWEST_STEPS:
             return Rate(
-                tokens_per_s=median(row.tokens / row.step_time_s for row in counted),
-                because=f"as fast as attempt {attempt.attempt}: median of {len(counted)} steps on {ranks} "
-                + ("rank" if ranks == 1 else "ranks"),
+                tokens_per_s=median(row.tokens / row.step_time_s for row in timed),
+                because=f"as fast as attempt {attempt.attempt}: median of {len(timed)} steps on "
+                + counted(ranks, "rank"),
             )
     return None

@@ -231,14 +231,9 @@ def _check_same(folder: RunFolder, asked: Asked) -> None:
     recorded = folder.experiment()
     if experiment_digest(recorded) == experiment_digest(asked.experiment):
         return
-    refused = refused_continuation(str(folder.path), recorded, asked.experiment, saved_step(folder))
-    if math_digest(recorded) != math_digest(asked.experiment):
-        raise refused
-    if not asked.accept:
-        raise InvalidInput(
-            f"continuing {folder.path} so gives the same math, not the same bits",
-            [*refused.lines, "to go on all the same, recorded in the attempt: --accept same-math"],
-        )
+    if math_digest(recorded) != math_digest(asked.experiment) or not asked.accept:
+        step = saved_step(folder)
+        raise refused_continuation(str(folder.path), recorded, asked.experiment, step, asked.command)
 
 
 def generation_at(folder: RunFolder, step: int) -> Generation:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from elinvar.spec.explain import Problem, got, nearest, toml_text
+from elinvar.spec.explain import Problem, got, nearest, synonym, toml_text
 from elinvar.spec.fields import KIND, Field, Leaf, Member, Table, all_paths, kind_leaf
 
 Where = Callable[[str], str]
@@ -164,6 +164,8 @@ def _unknown_key(
     elsewhere = [known for known in all_paths() if known.rsplit(".", 1)[-1] == name]
     if others:
         details.append(f"`{name}` exists for kind = {', '.join(map(str, others))}; here kind = {kind}")
+    elif (known_as := synonym(name)) is not None:
+        details.append(known_as)
     elif close is not None:
         where_close = f"{path}.{close}" if path else close
         details.append(f"the nearest is {where_close}{_about(member.fields.get(close))}")

@@ -21,6 +21,8 @@ from elinvar.spec.positions import Mark, marks, positions
 from elinvar.spec.source import is_builtin, missing_file_hint
 
 BASE = "base"
+RUN_FOLDER_MARK = "experiment.json"
+"""The file that makes a folder a run folder (`elinvar.record.folder`, which comes after this package)."""
 MACHINE = "machine"
 
 
@@ -60,15 +62,18 @@ def preset_text(name: str) -> str:
     return (files("elinvar.spec") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def merged_files(source: str) -> Merged:
-    """The preset or run file `source` over its bases, nothing checked yet but that it is TOML."""
+def merged_files(source: str, *, or_folder: bool = False) -> Merged:
+    """The preset or run file `source` over its bases, nothing checked yet but that it is TOML.
+
+    `or_folder` says that the caller takes run folders too: an error for a missing `source` names them.
+    """
     layers: list[Layer] = []
     seen: list[str] = []
     following: str | None = source
     folder = Path()
     asked_at: str | None = None
     while following is not None:
-        layer, identity, folder = _open(following, folder, asked_at)
+        layer, identity, folder = _open(following, folder, asked_at, or_folder and not layers)
         if identity in seen:
             chain = " → ".join([*seen[seen.index(identity) :], identity])
             raise InvalidInput(f"{asked_at}: base goes round in a circle", [chain])
@@ -159,25 +164,28 @@ def _is_file_name(source: str) -> bool:
     return source.endswith(".toml") or "/" in source or os.sep in source
 
 
-def _open(source: str, folder: Path, asked_at: str | None) -> tuple[Layer, str, Path]:
+def _open(source: str, folder: Path, asked_at: str | None, or_folder: bool) -> tuple[Layer, str, Path]:
     """(layer, what identifies it, the folder its own paths are relative to) of a preset or a file."""
     if not _is_file_name(source) and source in preset_names():
         name = f"preset {source}"
         return _parse(preset_text(source), name, Path()), name, Path()
     path = folder / _expanded(source)
-    layer = _parse(_text_of(path, source, asked_at), str(path), path.parent)
+    layer = _parse(_text_of(path, source, asked_at, or_folder), str(path), path.parent)
     return layer, os.path.realpath(path), path.parent
 
 
-def _text_of(path: Path, source: str, asked_at: str | None) -> str:
+def _text_of(path: Path, source: str, asked_at: str | None, or_folder: bool) -> str:
     at = f"{asked_at}: " if asked_at else ""
     try:
         data = path.read_bytes()
     except IsADirectoryError:
-        allowed = [f"allowed: a TOML file, {_presets()}"]
+        if (path / RUN_FOLDER_MARK).is_file():
+            allowed = [f"it holds a run; to go on with it: elinvar resume {source}"]
+        else:
+            allowed = [_allowed(or_folder)]
         raise InvalidInput(f"{at}{source} is a folder, not a run file", allowed) from None
     except (FileNotFoundError, NotADirectoryError):
-        raise InvalidInput(f"{at}{_missing(source)}", _help_with_missing(source, path)) from None
+        raise InvalidInput(f"{at}{_missing(source)}", _help_with_missing(source, path, or_folder)) from None
     except OSError as error:
         raise InvalidInput(f"{at}run file {path} cannot be read: {error.strerror}") from None
     except ValueError as error:  # a NUL in the name
@@ -194,16 +202,21 @@ def _missing(source: str) -> str:
     return f"run file {source} does not exist" if _is_file_name(source) else f"no preset or run file {source}"
 
 
-def _help_with_missing(source: str, path: Path) -> list[str]:
+def _help_with_missing(source: str, path: Path, or_folder: bool) -> list[str]:
     lines = missing_file_hint(path)
     close = nearest(Path(source).stem, preset_names())
     if close is not None:
         lines.append(f"a preset with a similar name exists: {close}")
-    return [*lines, f"allowed: a TOML file, {_presets()}"]
+    return [*lines, _allowed(or_folder)]
 
 
-def _presets() -> str:
-    return f"or a preset ({', '.join(preset_names())})"
+def _allowed(or_folder: bool) -> str:
+    presets = f"a preset ({', '.join(preset_names())})"
+    return (
+        f"allowed: a TOML file, {presets}, or a run folder"
+        if or_folder
+        else f"allowed: a TOML file, or {presets}"
+    )
 
 
 def _parse(text: str, name: str, folder: Path) -> Layer:

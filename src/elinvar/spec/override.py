@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec import inspect
 
-from elinvar.spec.explain import Problem, nearest
+from elinvar.spec.explain import Problem, nearest, synonym
 from elinvar.spec.fields import Field, Leaf, Table, all_paths, fields_at, run_file
 from elinvar.spec.layers import MACHINE, Merged, absolute_paths, forget, lay
 
@@ -136,6 +136,9 @@ def _full_path(path: tuple[str, ...], where: str, problems: list[Problem]) -> tu
 
 def _nearest_path(path: tuple[str, ...]) -> tuple[str, ...]:
     """A line that names the known path nearest to `path`: by its last name within its table, else anywhere."""
+    known_as = synonym(path[-1])
+    if known_as is not None:
+        return (known_as,)
     parents = [known.rpartition(".") for known in all_paths()]
     table = ".".join(path[:-1])
     siblings = {name: f"{parent}.{name}" for parent, _, name in parents if _ends_with(parent, table)}

@@ -48,14 +48,15 @@ class Reading(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def read(source: str, overrides: Sequence[str] = ()) -> Reading:
+def read(source: str, overrides: Sequence[str] = (), *, or_folder: bool = False) -> Reading:
     """The preset or run file `source` under `overrides`, checked and resolved.
 
+    `or_folder` only adds run folders to what the error of a missing `source` says is allowed.
     Raises InvalidInput with up to five problems: where each is, the value got, what is allowed.
     """
     problems: list[Problem] = []
     parsed = parse_overrides(overrides, problems)
-    merged = merged_files(source)
+    merged = merged_files(source, or_folder=or_folder)
     lay_overrides(merged, parsed)
     machine = _machine(merged, problems)
     unknown = {name: value for name, value in merged.tree.items() if name not in ("experiment", "execution")}
@@ -304,8 +305,14 @@ def _in_python(path: str) -> str:
 
 def _not_execution(override: Override) -> Problem:
     path = ".".join(override.path)
-    details = (
-        "continuing a run changes only how it is computed: execution.…",
-        "to learn something else: train --fork",
-    )
+    if path == "experiment.data.source":
+        details = (
+            "where the data lie is no part of the experiment, but a run file names it",
+            f"if they moved: elinvar train RUN.toml {override.text} --run DIR goes on with the run",
+        )
+    else:
+        details = (
+            "continuing a run changes only how it is computed: execution.…",
+            "to learn something else: train --fork",
+        )
     return Problem(f"{path} cannot change in a run that continues", override.where, details)

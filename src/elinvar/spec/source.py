@@ -71,7 +71,9 @@ def missing_file_hint(path: Path) -> list[str]:
     if not folder.is_dir():
         return [f"the folder {folder} does not exist"]
     try:
-        close = nearest(path.name, [entry.name for entry in folder.iterdir()])
+        # By the stem alone first: endings are few, and an equal one makes any two short names look alike.
+        names = [entry.name for entry in folder.iterdir() if nearest(path.stem, [entry.stem])]
+        close = nearest(path.name, names)
     except OSError:
         return []  # A folder that cannot be listed has no name to offer.
     return [f"a file with a similar name exists: {folder / close}"] if close else []
