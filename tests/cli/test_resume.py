@@ -313,7 +313,9 @@ def test_a_run_that_never_began_is_resumed_as_it_was_asked_for(tmp_path, run_fil
 
 
 def test_a_run_without_any_execution_on_record_is_not_guessed_at(folder, capsys):
-    assert "recorded no execution yet" in refused(capsys, unbegun(folder, keep_events=False), "resume", folder)
+    assert "recorded no execution yet" in refused(
+        capsys, unbegun(folder, keep_events=False), "resume", folder
+    )
 
 
 def test_a_complete_run_with_a_damaged_end_computes_it_again(folder, reference, capsys):

@@ -1,6 +1,5 @@
 """Asking the program to stop, with real signals: what it saves, what it says, who is left, and how it goes on."""
 
-import json
 import os
 import signal
 
@@ -66,7 +65,7 @@ def test_a_stop_is_saved_at_an_agreed_step(tmp_path, run_file, reference, ranks,
     assert (end.reason, end.message) == (word, "")
     assert RunFolder.open(folder).generations()[-1].step == end.to_step >= 3
     assert lines[-1] == f"resumable from {end.to_step}: elinvar resume {folder}"
-    assert lines[-2].startswith(f"{word} step {end.to_step} ")
+    assert any(line.startswith(f"{word} step {end.to_step} ") for line in lines)
     assert "Traceback" not in program.said
     asked = [line for line in lines if line.startswith("interrupted: saving")]
     assert len(asked) == (1 if code == INTERRUPTED else 0)
@@ -106,13 +105,13 @@ def test_a_stop_before_the_first_step_loses_nothing(tmp_path, run_file, referenc
     code, _ = program.end()
     assert code == (STOPPED if number == signal.SIGTERM else INTERRUPTED), program.said
     assert "Traceback" not in program.said
-    ends = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
-    assert ends[-1]["reason"] == ("stopped" if number == signal.SIGTERM else "interrupted")
-    until = (
-        RunFolder.open(folder).generations()[-1].step + 1 if list((folder / "generations").iterdir()) else 1
-    )
-    assert cli("train", run_file, "--run", folder, "--until", until, "--quiet") == 0
-    assert digests(folder) == reference(until)
+    words = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}
+    if RunFolder.open(folder).attempts():  # it came so late that a step was taken and saved
+        assert last_end(folder).reason == words[number]
+    else:
+        assert kinds(folder, "stop")[-1].data["reason"] == words[number]
+    # What was asked for is known all the same: a digest of each step.
+    assert_goes_on(folder, reference, 1)
 
 
 def test_a_hang_up_that_the_caller_ignores_stays_ignored_and_a_quit_stops(tmp_path, run_file):

@@ -133,7 +133,9 @@ def test_a_fork_is_not_held_against_a_start_from_nothing(folder, run_file, two_r
     assert cli("train", run_file, *words) == 0
     capsys.readouterr()
     assert cli("verify", child, "--against", two_ranks, "--steps", 4) == 0
-    assert "note   the record of this run holds no step that can be compared here" in capsys.readouterr().err
+    assert f"note   this run is a fork of {folder} at step 2: its own steps were not compared" in (
+        capsys.readouterr().err
+    )
     assert len(record.read_proof(child / "proof.json").cases) == 2
 
 
