@@ -157,7 +157,41 @@ def run_file_page():
     ]
     for name in ("experiment", "execution"):
         parts += table_parts(schema["properties"][name], fields[name], name)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *machine_parts()]) + "\n"
+
+
+def machine_parts():
+    """The table [machine]: its keys, and the machines that have a name."""
+    from elinvar.plan.machine import KNOWN, THIS, Machine
+
+    fields = msgspec.inspect.type_info(Machine).fields
+    properties = msgspec.json.schema(Machine)["$defs"]["Machine"]["properties"]
+    rows = []
+    for field in fields:
+        if field.required:
+            value = "needed"
+        else:
+            value = "not known" if field.default is None else f"`{json.dumps(field.default)}`"
+        rows.append(
+            f"| `{field.encode_name}` | {words(properties[field.encode_name]).removesuffix(' or null')} | {value} |"
+        )
+    known = [
+        f"| `{machine.name}` | {machine.cores} | {machine.memory_bytes / 2**30:.0f} GiB | "
+        + (f"{machine.devices} × {machine.device_memory_bytes / 2**30:.0f} GiB" if machine.devices else "–")
+        + " |"
+        for machine in KNOWN.values()
+    ]
+    return [
+        "## [machine]",
+        (
+            "What to plan for; in no digest. `machine = NAME` before the first table of a run file names one, `[machine]` "
+            "describes one, and so does a TOML file of its own with these keys. `--machine NAME|FILE` wins over the run "
+            f"file; without any it is `{THIS}`, the machine that the command runs on."
+        ),
+        " ".join(python.cleandoc(Machine.__doc__).split("\n\n", 1)[1].split()),
+        "\n".join(["| key | value | default |", "|---|---|---|", *rows]),
+        "\n".join(["| name | cores | memory | devices |", "|---|---|---|---|", *known]),
+    ]
 
 
 def table_parts(schema, table, path):

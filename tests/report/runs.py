@@ -170,7 +170,7 @@ def put_proof(folder: RunFolder) -> None:
         "3 ranks, ZeRO-1",
         "4 ranks",
         "3 input workers",
-        "killed at 7, resumed on 3",
+        "4 ranks with ZeRO-1, SIGKILL at step 17, resumed on 1 with 3 workers",
     ]
     cases = [
         Case(

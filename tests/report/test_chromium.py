@@ -55,6 +55,8 @@ setTimeout(async () => {
   root.dataset.curves = document.querySelectorAll(".chart .scatterlayer .trace").length;
   root.dataset.bars = document.querySelectorAll(".chart .bars .point").length;
   root.dataset.tables = document.querySelectorAll("details[data-table] table").length;
+  const proof = document.querySelector("#proof .scroll");
+  root.dataset.proof = `${proof.scrollWidth <= proof.clientWidth}`;
   root.dataset.loss = document.querySelectorAll('details[data-table="loss"] tbody tr').length;
   document.body.style.width = "420px";
   window.dispatchEvent(new Event("resize"));
@@ -78,6 +80,7 @@ def test_the_page_of_an_eventful_run(browser, tmp_path, eventful):
     assert root["bars"] == "4"
     assert int(root["curves"]) >= 20
     assert root["wide"] == "false"
+    assert root["proof"] == "true"  # the whole table fits into 1280 pixels, verdicts included
     # Drawn anew when the window became narrow.
     assert float(root["drawing"]) <= float(root["frame"]) < 420
     # A value in full, in its row of the table of the loss.

@@ -272,6 +272,29 @@ def test_other_data_has_no_lines_of_compressors(tmp_path, runs):
     assert "mine.txt" in html
 
 
+def test_a_verdict_stands_before_its_case(html):
+    rows = re.findall(r"<tr>(.*?)</tr>", html[html.index('aria-label="Proof"') :], re.DOTALL)
+    assert rows[1].index(">holds<") < rows[1].index("1 rank")
+
+
+def test_a_phase_has_one_colour_whatever_takes_longest(tmp_path, runs):
+    found = []
+    for name, times in (
+        ("a", {"input": 9.0, "compute": 1.0, "of_another_version": 0.5}),
+        ("b", {"compute": 9.0, "update": 3.0, "of_another_version": 7.0, "input": 1.0}),
+    ):
+        folder = runs.fresh_folder(tmp_path / name)
+        journals = folder.journals()
+        journals.attempts.append(runs.start(1, 0, 2))
+        runs.run_steps(journals, 1, 1, 3, times=times)
+        journals.close()
+        traces = payload(page(folder.path))["time"]["traces"]
+        found.append({trace["name"]: trace["fillcolor"] for trace in traces})
+    one, other = found
+    assert list(one)[:3] == ["compute", "input", "of another version"]
+    assert {name: one[name] for name in list(one)[:3]}.items() <= other.items()
+
+
 def test_what_is_no_run_folder_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="no run folder"):
         page(tmp_path)

@@ -66,8 +66,9 @@ class TensorEntry(Struct, frozen=True, kw_only=True):
 class Manifest(Struct, frozen=True, kw_only=True):
     """Everything that the state after `step` consists of.
 
-    `scalars` holds counters (step, cursor, optimizer step, …); `parent` is the folder name of the
-    generation that the writing attempt had restored, None for a fresh start.
+    `scalars` holds counters (step, cursor, optimizer step, …). `parent` is the folder name of the
+    generation before it: the one that the same attempt committed last, for its first the one that it
+    restored (in a fork, a generation of the parent run), None where it began fresh.
     """
 
     step: Count

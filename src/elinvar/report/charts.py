@@ -7,6 +7,7 @@ and dark need no second chart. Values are those of the record, thinned but never
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 from msgspec import Struct, field
 
@@ -23,7 +24,18 @@ COMPRESSORS = {"xz": 2.470, "gzip": 3.113}
 """Bits per byte that general compressors need for the built-in text (xz -9e, gzip -9)."""
 
 ATTEMPT_COLOURS = ("@c1", "@c2", "@c3", "@c4", "@c5", "@c6")
-_PHASE_COLOURS = ("@c1", "@c2", "@c3", "@c4", "@c5", "@c6", "@c7")
+PHASE_COLOURS = {
+    "compute": "@c1",
+    "update": "@c2",
+    "exchange": "@c3",
+    "digest": "@c4",
+    "evaluate": "@c5",
+    "capture": "@c6",
+    "input": "@c7",
+}
+"""Phases of a step in the order in which they are stacked: a phase has one colour in all reports."""
+
+_MOST_PHASES = 7
 _MARKED_POINTS = 60
 _MARK_HEIGHT = 0.035
 
@@ -63,6 +75,7 @@ def charts(history: History) -> list[Chart]:
             "target tokens per second",
             lambda r: r.tokens_per_s or None,
             "@c1",
+            tickformat="~s",
         ),
         _step_time(history),
         _memory(history),
@@ -194,7 +207,15 @@ def _dotted(history: History) -> str:
 
 
 def _curve(
-    history: History, name: str, title: str, unit: str, value: Value, colour: str, *, log: bool = False
+    history: History,
+    name: str,
+    title: str,
+    unit: str,
+    value: Value,
+    colour: str,
+    *,
+    log: bool = False,
+    **axis: Any,
 ) -> Chart:
     return Chart(
         id=name,
@@ -202,7 +223,7 @@ def _curve(
         unit=unit + _dotted(history),
         summary=_summary(title, history, value),
         traces=_curves(history, title.lower(), value, colour),
-        layout=_layout(history, rangemode="tozero"),
+        layout=_layout(history, rangemode="tozero", **axis),
         log=log,
     )
 
@@ -259,7 +280,8 @@ def _bits_per_byte(history: History) -> Chart:
     if history.experiment.data.source == SHAKESPEARE and traces:
         layout["annotations"] = [
             {
-                "xref": "paper", "x": 1, "xanchor": "right", "y": bits_needed, "yanchor": "bottom",
+                # Beside the lines, where no curve passes.
+                "xref": "paper", "x": 1.01, "xanchor": "left", "y": bits_needed, "yanchor": "middle",
                 "text": f"{name} {bits_needed:.3f}", "showarrow": False, "font": {"color": "@quiet", "size": 11},
             }
             for name, bits_needed in COMPRESSORS.items()
@@ -274,6 +296,7 @@ def _bits_per_byte(history: History) -> Chart:
             ]  # fmt: skip
         known = [value for trace in traces for value in trace["y"] if value is not None]
         low, high = min([*known, *COMPRESSORS.values()]), max([*known, *COMPRESSORS.values()])
+        layout["margin"] = {"l": 46, "r": 66, "t": 8, "b": 34}
         layout["yaxis"] = {"range": [low - 0.08 * (high - low), high + 0.08 * (high - low)]}
     return Chart(
         id="bits",
@@ -292,12 +315,13 @@ def _step_time(history: History) -> Chart:
     for row in rows:
         for phase, seconds in row.times.items():
             totals[phase] = totals.get(phase, 0.0) + seconds
-    phases = sorted(totals, key=lambda phase: (-totals[phase], phase))
-    named, rest = phases[: len(_PHASE_COLOURS)], phases[len(_PHASE_COLOURS) :]
+    known = [phase for phase in PHASE_COLOURS if phase in totals]
+    others = sorted(totals.keys() - PHASE_COLOURS.keys(), key=lambda phase: (-totals[phase], phase))
+    named, rest = [*known, *others][:_MOST_PHASES], [*known, *others][_MOST_PHASES:]
     x = [row.step for row in kept]
     traces = [
-        _stacked(phase.replace("_", " "), x, [row.times.get(phase, 0.0) for row in kept], colour)
-        for phase, colour in zip(named, _PHASE_COLOURS, strict=False)
+        _stacked(phase.replace("_", " "), x, [row.times.get(phase, 0.0) for row in kept], phase_colour(phase))
+        for phase in named
     ]
     remainders = [
         max(0.0, row.step_time_s - sum(row.times.get(phase, 0.0) for phase in named)) for row in kept
@@ -305,9 +329,8 @@ def _step_time(history: History) -> Chart:
     if rest or any(remainders):
         traces.append(_stacked("everything else", x, remainders, "@quiet"))
     whole = sum(row.step_time_s for row in rows)
-    shares = [
-        f"{phase.replace('_', ' ')} {100 * totals[phase] / whole:.0f} %" for phase in named[:3] if whole
-    ]
+    largest = sorted(named, key=lambda phase: (-totals[phase], phase))[:3]
+    shares = [f"{phase.replace('_', ' ')} {100 * totals[phase] / whole:.0f} %" for phase in largest if whole]
     return Chart(
         id="time",
         title="Step time by phase",
@@ -318,6 +341,12 @@ def _step_time(history: History) -> Chart:
         wide=True,
         height=290,
     )
+
+
+def phase_colour(phase: str) -> str:
+    """The colour of a phase; of one that is not known here, a colour that only its name decides."""
+    colours = tuple(PHASE_COLOURS.values())
+    return PHASE_COLOURS.get(phase) or colours[crc32(phase.encode()) % len(colours)]
 
 
 def _stacked(name: str, x: list[int], y: list[float], colour: str) -> Trace:

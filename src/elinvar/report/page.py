@@ -19,6 +19,7 @@ from elinvar.report.history import History, read_history
 from elinvar.report.text import code, count, short_count
 from elinvar.report.timeline import timeline
 from elinvar.spec.execution import Execution
+from elinvar.spec.explain import counted
 from elinvar.spec.render import run_file_text
 
 _POLICY = (
@@ -149,7 +150,7 @@ def _sections(history: History, drawn: dict[str, Chart]) -> list[str]:
     html += _chart_section("Speed and memory", drawn, ("time", "speed", "memory"))
     if history.proof is not None:
         said = "All as promised." if history.proof.ok else "A promise does not hold."
-        lead = f"Claim: {history.proof.claim}, over {history.proof.steps} steps. {said}"
+        lead = f"Claim: {history.proof.claim}, over {counted(history.proof.steps, 'step')}. {said}"
         if history.proof.experiment_digest != history.experiment_digest:
             lead += " The proof is of another experiment than this run."
         html += _section("Proof", lead, [tables.proof_table(history)])
@@ -212,7 +213,8 @@ def _samples(history: History) -> list[str]:
 def _events(history: History) -> list[str]:
     loud = tables.num_loud(history)
     lead = f"{loud} of them ask{'s' if loud == 1 else ''} for attention." if loud else "Nothing unusual."
-    summary = f"<summary>{count(sum(e.kind != 'sample_text' for e in history.events))} events</summary>"
+    number = sum(e.kind != "sample_text" for e in history.events)
+    summary = f"<summary>{counted(number, 'event')}</summary>"
     opened = " open" if loud else ""
     return _section("Events", lead, [f"<details{opened}>{summary}{tables.events_table(history)}</details>"])
 

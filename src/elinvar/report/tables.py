@@ -10,6 +10,7 @@ from typing import Any
 
 from elinvar.identity import is_digest
 from elinvar.plan.claim import claim_across_executions
+from elinvar.plan.machine import THIS
 from elinvar.record.attempt import Attempt
 from elinvar.record.events import Event
 from elinvar.record.manifest import Generation
@@ -17,16 +18,24 @@ from elinvar.report.charts import COMPRESSORS, SHAKESPEARE, attempt_colour, plan
 from elinvar.report.history import History
 from elinvar.report.text import code, count, duration, moment, number, short_count, size
 from elinvar.report.timeline import last_step
+from elinvar.spec.explain import counted
 
 _MOST_EVENTS = 400
 _LOUD = ("fault", "retry", "skipped_step", "discarded", "torn_line")
 
 
 def table(
-    caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()
+    caption: str,
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Sequence[int] = (),
+    wrapped: Sequence[int] = (),
 ) -> str:
-    """A table of HTML cells; `right` are the columns of numbers."""
-    ends = ['class="num"' if column in right else "" for column in range(len(heads))]
+    """A table of HTML cells; `right` are the columns of numbers, `wrapped` those of long names."""
+    kinds = [
+        ("num" if column in right else "long" if column in wrapped else "") for column in range(len(heads))
+    ]
+    ends = [f'class="{kind}"' if kind else "" for kind in kinds]
     head = "".join(
         f'<th scope="col" {end}>{escape(name)}</th>' for name, end in zip(heads, ends, strict=True)
     )
@@ -123,10 +132,8 @@ def _attempts_card(history: History) -> Card:
     if not history.attempts:
         return None
     total = len(history.attempts)
-    generations = len(history.generations)
-    kept = f"{generations} generation{'s' * (generations != 1)} kept"
-    unit = f"launch{'es' * (total != 1)}"
-    return "Attempts", str(total), unit, kept
+    kept = f"{counted(len(history.generations), 'generation')} kept"
+    return "Attempts", str(total), "launch" if total == 1 else "launches", kept
 
 
 def _proof_card(history: History) -> Card:
@@ -134,7 +141,7 @@ def _proof_card(history: History) -> Card:
         return None
     cases = history.proof.cases
     good = sum(case.ok for case in cases)
-    return "Proof", f"{good}/{len(cases)}", "as promised", f"over {history.proof.steps} steps"
+    return "Proof", f"{good}/{len(cases)}", "as promised", f"over {counted(history.proof.steps, 'step')}"
 
 
 def attempts_table(history: History) -> str:
@@ -153,7 +160,6 @@ def _attempt_cells(history: History, attempt: Attempt) -> list[str]:
     elif end is None and (attempt is not history.attempts[-1] or history.is_running is False):
         reason, tones = "killed", {"killed": "warn"}
     notes = [end.message if end else "", f"continued as {start.accepted}" if start.accepted else ""]
-    machine = start.machine.get("name", "")
     cores = start.machine.get("cores")
     swatch = f'<span class="swatch" data-colour="{attempt_colour(attempt.attempt)[1:]}"></span>'
     return [
@@ -165,10 +171,16 @@ def _attempt_cells(history: History, attempt: Attempt) -> list[str]:
         badge(reason, tones.get(reason, "calm")),
         _cell(start.execution.get("ranks")),
         _cell(start.execution.get("sharding")),
-        escape(f"{machine}, {cores} cores" if cores else str(machine)),
+        escape(_machine(start.machine.get("name", ""), cores)),
         escape(start.versions.get("torch", "–")),
         escape("; ".join(note for note in notes if note)),
     ]
+
+
+def _machine(name: Any, cores: Any) -> str:
+    """A named machine and its cores; the one that a run was started on has no name of its own."""
+    named = [] if name in ("", THIS) else [str(name)]
+    return ", ".join([*named, *([counted(cores, "core")] if isinstance(cores, int) else [])]) or "–"
 
 
 def _cell(value: Any) -> str:
@@ -214,22 +226,12 @@ def proof_table(history: History) -> str:
     for case in history.proof.cases:
         last = max(case.digests, default=None)
         rows.append([
-            escape(case.name), escape(case.expected), escape(case.relation),
-            code(case.digests[last]) if last is not None else "–", count(case.tokens), count(case.skipped),
-            count(case.repeated), duration(case.seconds), badge("holds", "good") if case.ok else badge("fails", "bad"),
+            badge("holds", "good") if case.ok else badge("fails", "bad"), escape(case.name), escape(case.expected),
+            escape(case.relation), code(case.digests[last]) if last is not None else "–", count(case.tokens),
+            count(case.skipped), count(case.repeated), duration(case.seconds),
         ])  # fmt: skip
-    heads = [
-        "Execution",
-        "Promised",
-        "Found",
-        "State at the last step",
-        "Tokens",
-        "Skipped",
-        "Twice",
-        "Took",
-        "",
-    ]
-    return table("Proof", heads, rows, right=(4, 5, 6, 7))
+    heads = ["", "Execution", "Promised", "Found", "State at the end", "Tokens", "Skipped", "Twice", "Took"]
+    return table("Proof", heads, rows, right=(5, 6, 7, 8), wrapped=(1,))
 
 
 def events_table(history: History) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from elinvar.record.attempt import Attempt
 from elinvar.report.charts import Chart, Trace, attempt_colour, spans
 from elinvar.report.history import History
+from elinvar.spec.explain import counted
 
 _MOST_ATTEMPTS = 40
 
@@ -38,7 +39,7 @@ def timeline(history: History) -> Chart:
         id="timeline",
         title="Attempts and generations",
         unit="steps; hollow bars were computed and left behind",
-        summary=f"{len(history.attempts)} attempts, {len(history.generations)} generations, step {history.step} "
+        summary=f"{counted(len(history.attempts), 'attempt')}, {counted(len(history.generations), 'generation')}, step {history.step} "
         f"of {history.steps}.",
         traces=traces,
         layout={
