@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 from elinvar.cli.plan import PlanOutput, command
 from elinvar.errors import DoesNotFit, InvalidInput
 from elinvar.record.attempt import AttemptStart
+from elinvar.record.events import Event
 from elinvar.record.folder import RunFolder
 from elinvar.record.manifest import Commit, encode_commit, generation_name
 from elinvar.record.metrics import MetricsRow
@@ -164,6 +166,17 @@ def test_a_run_that_is_complete_has_nothing_left(tmp_path):
     out = run(str(folder.path)).output
     assert "step 300 is saved, nothing is left to do\n" in out
     assert "time        none: step 300 is reached\n" in out
+
+
+def test_a_run_that_died_before_its_first_attempt_is_planned_as_it_was_asked_for(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", experiment_json(read("tiny").experiment))
+    execution = msgspec.to_builtins(Execution(ranks=3, sharding=1))
+    asked = {"execution": execution, "wanted_ranks": "auto", "steps": 400}
+    with closing(folder.journals()) as journals:
+        journals.events.append(Event(attempt=1, time_s=0.0, kind="asked", step=0, data=asked))
+    out = run(str(folder.path)).output
+    assert "1 rank on cpu   ZeRO-1" in out
+    assert "400 steps" in out
 
 
 def test_planning_is_quick_because_it_imports_neither_torch_nor_numpy():

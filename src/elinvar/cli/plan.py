@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from elinvar.cli.doctor import kept_fingerprint
-from elinvar.cli.subject import open_subject
+from elinvar.cli.subject import last_asked, open_subject
 from elinvar.cli.terminal import print_json, print_lines
 from elinvar.identity import Digest
 from elinvar.plan.claim import Claim, relation_of
@@ -79,9 +79,10 @@ def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tu
         return subject.name, make_plan(subject.experiment, subject.execution, there, launcher_ranks=launched)
     attempts = subject.folder.attempts()
     experiment, execution = subject.experiment, subject.execution or Execution()
-    if attempts:
+    last = last_asked(subject.folder)
+    if last is not None:
         # What the user asked for, not what it was resolved to: "auto" is open again.
-        wanted = attempts[-1].start.plan
+        wanted = last[1]
         execution = replace(execution, ranks=wanted.get("wanted_ranks", execution.ranks))
         steps = wanted.get("steps", experiment.length.steps)
         experiment = replace(experiment, length=replace(experiment.length, steps=steps))

@@ -7,6 +7,7 @@ and its execution that of its last attempt; nothing is read again that the run d
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +21,7 @@ from elinvar.spec.read import read
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """`execution` is None for a folder without an attempt; `folder` is None for a file or preset."""
+    """`execution` is None for a folder that recorded none; `folder` is None for a file or preset."""
 
     name: str
     experiment: Experiment
@@ -59,11 +60,23 @@ def open_subject(argument: str, overrides: Sequence[str] = ()) -> Subject:
     return Subject(name=argument, experiment=experiment, execution=execution, folder=folder)
 
 
-def _last_execution(folder: RunFolder) -> Execution | None:
+def last_asked(folder: RunFolder) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The last execution, resolved, and what was asked for: `wanted_ranks` and `steps`, where recorded.
+
+    Of the last attempt, else of a launch that ended before its attempt began; None without either.
+    """
     attempts = folder.attempts()
-    if not attempts:
+    if attempts:
+        return attempts[-1].start.execution, attempts[-1].start.plan
+    asked = [event.data for event in folder.events()[0] if event.kind == "asked"]
+    return (asked[-1].get("execution", {}), asked[-1]) if asked else None
+
+
+def _last_execution(folder: RunFolder) -> Execution | None:
+    last = last_asked(folder)
+    if last is None:
         return None
     try:
-        return msgspec.convert(attempts[-1].start.execution, Execution)
+        return msgspec.convert(last[0], Execution)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{folder.attempts_path}: the last attempt's execution: {error}") from None
+        raise InvalidInput(f"{folder.path}: the last recorded execution: {error}") from None
