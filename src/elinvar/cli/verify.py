@@ -157,7 +157,7 @@ def _subject(source: str, overrides: tuple[str, ...]) -> tuple[str, Experiment, 
             )
         run = RunFolder.open(Path(source))
         return run.path.name, run.experiment(), run
-    reading = read(source, overrides)
+    reading = read(source, overrides, or_folder=True)
     return reading.name, reading.experiment, None
 
 
