@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from elinvar.cli.running import carry_out
+from elinvar.cli.subject import last_asked
 from elinvar.errors import InvalidInput
 from elinvar.plan.machine import THIS, read_machine
 from elinvar.record.folder import RunFolder
@@ -65,25 +66,15 @@ def with_steps(experiment: Experiment, steps: int | None) -> Experiment:
 
 
 def _last(run: RunFolder) -> tuple[Execution, int | None]:
-    """The last attempt's execution, ranks as they were asked for, and its length in steps.
-
-    Where no attempt got as far as to start, what was asked for last.
-    """
-    attempts = run.attempts()
-    if attempts:
-        start = attempts[-1].start
-        place, recorded, wanted = run.attempts_path, start.execution, start.plan
-    else:
-        events, _ = run.events()
-        asked = [event.data for event in events if event.kind == "asked"]
-        if not asked:
-            raise InvalidInput(
-                f"{run.path} recorded no execution yet",
-                [f"begin it: elinvar train RUN.toml --run {run.path}"],
-            )
-        place, recorded, wanted = run.events_path, asked[-1].get("execution", {}), asked[-1]
+    """The execution asked for last, ranks as they were asked for, and its length in steps."""
+    last = last_asked(run)
+    if last is None:
+        raise InvalidInput(
+            f"{run.path} recorded no execution yet", [f"begin it: elinvar train RUN.toml --run {run.path}"]
+        )
+    recorded, wanted = last
     fields: dict[str, Any] = {**recorded, "ranks": wanted.get("wanted_ranks", "auto")}
     try:
         return msgspec.convert(fields, Execution), wanted.get("steps")
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"{place}: the last execution: {error}") from None
+        raise InvalidInput(f"{run.path}: the last recorded execution: {error}") from None
