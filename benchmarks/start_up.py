@@ -31,7 +31,9 @@ def cpu_seconds(command: list[str]) -> float:
 
 def main() -> None:
     """Print a line a command: its least CPU time, and its ratio to importing PyTorch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     found = {name: [] for name in COMMANDS}

@@ -135,7 +135,9 @@ def test_what_does_not_fit_names_the_first_term_to_cut():
     assert "what helps most: a machine with more memory" in str(caught.value)
     per_rank = planned().memory.num_bytes
     planned(machine=replace(MACHINE, memory_bytes=per_rank))
-    with pytest.raises(DoesNotFit, match=r"2 ranks need.*\n(?:.*\n)*  what helps most: fewer execution\.ranks"):
+    with pytest.raises(
+        DoesNotFit, match=r"2 ranks need.*\n(?:.*\n)*  what helps most: fewer execution\.ranks"
+    ):
         planned(Execution(ranks=2), replace(MACHINE, memory_bytes=per_rank + 2**20))
 
 
