@@ -352,3 +352,28 @@ def test_a_refused_attempt_leaves_no_row_of_an_attempt(folder, capsys):
     before = (folder / "attempts.jsonl").read_bytes()
     assert cli("resume", folder, "--until", 7) == 2
     assert (folder / "attempts.jsonl").read_bytes() == before
+
+
+def test_what_was_accepted_goes_on_without_asking_again(folder, run_file, capsys):
+    words = ["numerics.threads=2", "--run", folder, "--accept", "same-math", "--quiet"]
+    assert cli("train", run_file, *words, "--until", 7) == 0
+    assert cli("resume", folder, "--until", 8, "--quiet") == 0
+    run = RunFolder.open(folder)
+    assert run.experiment().numerics.threads == 1
+    assert run.present_experiment().numerics.threads == 2
+    assert [run.experiment_of(attempt).numerics.threads for attempt in run.attempts()][-2:] == [2, 2]
+    assert run.attempts()[-1].start.fingerprint["threads"] == "2"
+    assert cli("train", run_file, "numerics.threads=2", "--run", folder, "--until", 9, "--quiet") == 0
+    capsys.readouterr()
+    assert cli("train", run_file, "--run", folder, "--until", 10) == 2
+    assert "--accept same-math" in capsys.readouterr().err
+
+
+def test_a_damaged_experiment_of_an_attempt_is_named(folder, run_file, capsys):
+    words = ["numerics.threads=2", "--run", folder, "--accept", "same-math", "--quiet", "--until", 7]
+    assert cli("train", run_file, *words) == 0
+    attempts = folder / "attempts.jsonl"
+    attempts.write_text(attempts.read_text().replace('"threads":2', '"threads":3'))
+    capsys.readouterr()
+    assert cli("resume", folder) == 2
+    assert f"{attempts}: " in capsys.readouterr().err

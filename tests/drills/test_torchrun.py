@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -102,3 +105,36 @@ def test_a_launcher_of_one_rank_is_this_process(tmp_path, run_file, monkeypatch,
     assert cli("train", run_file, "--run", tmp_path / "run", "--until", 2, "--quiet") == 0
     assert digests(tmp_path / "run") == reference(2)
     assert os.environ["WORLD_SIZE"] == "1"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_rank_that_waits_for_the_others_hears_a_stop(run_file, tmp_path, number, code):
+    variables = {
+        "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29571"
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elinvar", "train", run_file, "--run", tmp_path / "run"],
+        env={**os.environ, **variables},
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(6)  # PyTorch is imported by then, and the first wait has begun
+    process.send_signal(number)
+    assert process.wait(timeout=20) == code
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_beyond_the_world_is_refused(run_file, tmp_path):
+    variables = {
+        "WORLD_SIZE": "2", "RANK": "5", "LOCAL_RANK": "5", "MASTER_ADDR": "localhost", "MASTER_PORT": "29571"
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "elinvar", "train", run_file, "--run", tmp_path / "run"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "RANK is 5, but WORLD_SIZE is 2" in done.stderr

@@ -148,3 +148,23 @@ def test_quiet_is_silent(clock):
     shown.say("note   something")
     shown.close()
     assert stream.getvalue() == ""
+
+
+class Broken(io.StringIO):
+    """A stream whose reader went away."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+@pytest.mark.parametrize("stream", [None, Broken(), "closed"])
+def test_a_lost_stream_ends_nothing(monkeypatch, stream):
+    if stream == "closed":
+        stream = io.StringIO()
+        stream.close()
+    monkeypatch.setattr(module.sys, "stderr", stream)
+    module.say("a line")
+    shown = Progress(0, 1)
+    shown.say("note")
+    shown.step(1, **STEP)
+    shown.close()

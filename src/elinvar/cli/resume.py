@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -40,7 +41,7 @@ def command(
     """Continue DIR with the execution of its last attempt under overrides (execution keys only)."""
     run = RunFolder.open(folder)
     execution, steps = _last(run)
-    experiment = run.experiment()
+    experiment = run.present_experiment()
     code = carry_out(
         Asked(
             name=folder.name,
@@ -70,7 +71,8 @@ def _last(run: RunFolder) -> tuple[Execution, int | None]:
     last = last_asked(run)
     if last is None:
         raise InvalidInput(
-            f"{run.path} recorded no execution yet", [f"begin it: elinvar train RUN.toml --run {run.path}"]
+            f"{run.path} recorded no execution yet",
+            [f"begin it: elinvar train RUN.toml --run {quote(str(run.path))}"],
         )
     recorded, wanted = last
     fields: dict[str, Any] = {**recorded, "ranks": wanted.get("wanted_ranks", "auto")}

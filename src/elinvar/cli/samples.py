@@ -14,6 +14,7 @@ from elinvar.cli.terminal import print_json, print_lines, print_table
 from elinvar.errors import InvalidInput, Mismatch
 from elinvar.record.folder import RunFolder
 from elinvar.record.ledger import LedgerRow, effective, ids_digest
+from elinvar.spec.experiment import Batch
 from elinvar.spec.explain import counted
 
 _PREVIEW_CHARS = 64
@@ -89,7 +90,7 @@ class _Run:
                     f"order:  {size} from position {first}",
                 ],
             )
-        per_leaf = self.feed.batch.sequences_per_microbatch
+        per_leaf = self._batch_of(row.attempt).sequences_per_microbatch
         return {
             "step": step,
             "attempt": row.attempt,
@@ -106,6 +107,11 @@ class _Run:
                 for number, occurrence in enumerate(occurrences)
             ],
         }
+
+    def _batch_of(self, number: int) -> Batch:
+        """The cut into microbatches of that attempt, which may be another one that was accepted as same math."""
+        attempts = [attempt for attempt in self.folder.attempts() if attempt.attempt == number]
+        return self.folder.experiment_of(attempts[-1] if attempts else None).batch
 
     def sightings(self, sample: str) -> dict[str, Any]:
         """Every step up to the last that saw `sample`."""

@@ -55,7 +55,7 @@ def open_subject(argument: str, overrides: Sequence[str] = ()) -> Subject:
             f"{argument} is a run folder: what it did cannot be overridden",
             [f"got {' '.join(overrides)}", "overrides go with a run file or a preset"],
         )
-    experiment = folder.experiment()
+    experiment = folder.present_experiment()
     execution = _last_execution(folder)
     return Subject(name=argument, experiment=experiment, execution=execution, folder=folder)
 

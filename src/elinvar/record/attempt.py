@@ -29,7 +29,9 @@ class AttemptStart(Struct, frozen=True, kw_only=True, tag_field="row", tag="star
 
     `time_s` is Unix time. `from_step` is the step of the state that was restored (0: fresh), and
     `parent_generation` the folder name of its generation. `execution` is resolved. `accepted` is
-    "same math" where the user continued across a change of bits, else "". `plan` holds what was
+    "same math" where the user continued across a change of bits, else "", and
+    `experiment` then holds the document of the experiment that went on (as experiment.json), where it
+    is not the folder's. `plan` holds what was
     planned: `memory_bytes` (peak of the largest rank), `steps` (where the attempt would end).
     `command` is the command line, word by word.
     """
@@ -44,6 +46,7 @@ class AttemptStart(Struct, frozen=True, kw_only=True, tag_field="row", tag="star
     parent_generation: str | None = None
     command: list[str] = field(default_factory=list)
     accepted: str = ""
+    experiment: dict[str, Any] | None = None
     plan: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -110,11 +113,22 @@ def read_attempts(path: Path) -> list[Attempt]:
     return [Attempt(start=starts[number], end=ends.get(number)) for number in sorted(starts)]
 
 
-def next_attempt(path: Path) -> int:
-    """The number of the next attempt: one more than any row of `attempts.jsonl` at `path` names."""
-    rows: list[AttemptRow]
-    rows, _ = read_journal(path, AttemptRow)
-    return 1 + max((row.attempt for row in rows), default=0)
+class _Numbered(Struct):
+    attempt: int
+
+
+def next_attempt(*paths: Path) -> int:
+    """The number of the next attempt: one more than any row of the journals at `paths` names.
+
+    Every journal of a run counts: where `attempts.jsonl` is lost, the others still say which numbers
+    are taken, and (attempt, step) goes on naming one row.
+    """
+    taken = 0
+    for path in paths:
+        rows: list[_Numbered]
+        rows, _ = read_journal(path, _Numbered)
+        taken = max(taken, max((row.attempt for row in rows), default=0))
+    return 1 + taken
 
 
 def kept_until(

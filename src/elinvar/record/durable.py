@@ -54,12 +54,17 @@ def read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise InvalidInput(f"no such file: {path}") from None
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        if error.errno in _REFUSED:
-            raise DoesNotFit(f"cannot read {path}: {reason}") from None
-        if error.errno in _WRONG_NAME:
-            raise InvalidInput(f"cannot read {path}: {reason}") from None
-        raise StorageFailed(f"cannot read {path}: {reason}") from None
+        raise read_failed(path, error) from None
+
+
+def read_failed(path: Path, error: OSError) -> ElinvarError:
+    """The error of a place that cannot be read: not allowed (3), a wrong name (2), a failing disk (1)."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _REFUSED:
+        return DoesNotFit(f"cannot read {path}: {reason}")
+    if error.errno in _WRONG_NAME:
+        return InvalidInput(f"cannot read {path}: {reason}")
+    return StorageFailed(f"cannot read {path}: {reason}")
 
 
 def sync_directory(path: Path) -> None:

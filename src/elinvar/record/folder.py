@@ -16,11 +16,12 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from elinvar.errors import InvalidInput
-from elinvar.record.attempt import Attempt, AttemptEnd, AttemptStart, read_attempts
+from elinvar.record.attempt import Attempt, AttemptEnd, AttemptStart, next_attempt, read_attempts
 from elinvar.record.durable import TEMPORARY, place_failed, read_bytes, sync_directory, write_whole
 from elinvar.record.events import Event
 from elinvar.record.journal import Journal, read_journal
@@ -164,6 +165,20 @@ class RunFolder:
         except InvalidInput as error:
             raise InvalidInput(f"{self.path}: {error.message}", error.lines) from None
 
+    def experiment_of(self, attempt: Attempt | None) -> Experiment:
+        """What `attempt` computed: the folder's experiment, or the same math that was accepted in its place."""
+        if attempt is None or attempt.start.experiment is None:
+            return self.experiment()
+        try:
+            return parse_experiment(json.dumps(attempt.start.experiment).encode())
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.attempts_path}: {error.message}", error.lines) from None
+
+    def present_experiment(self) -> Experiment:
+        """What the run goes on with: the last attempt's experiment."""
+        attempts = self.attempts()
+        return self.experiment_of(attempts[-1] if attempts else None)
+
     def lineage(self) -> Lineage | None:
         """Where a fork began; None for a run that is no fork."""
         return read_lineage(self.path / LINEAGE)
@@ -247,6 +262,10 @@ class RunFolder:
         """Its launches, by number."""
         return read_attempts(self.attempts_path)
 
+    def next_attempt(self) -> int:
+        """The number of the next launch: one that no row of any journal has."""
+        return next_attempt(self.attempts_path, self.metrics_path, self.events_path, self.ledger_path)
+
     def metrics(self) -> tuple[list[MetricsRow], int]:
         """All rows in file order, and the number of unreadable lines."""
         return read_journal(self.metrics_path, MetricsRow)
@@ -313,7 +332,7 @@ def _check_empty(path: Path) -> None:
     if EXPERIMENT in names:
         raise InvalidInput(
             f"{path} holds a run already; nothing was changed",
-            [f"to continue it: elinvar resume {path}", "to start another: --run OTHER"],
+            [f"to continue it: elinvar resume {quote(str(path))}", "to start another: --run OTHER"],
         )
     foreign = [name for name in names if not _is_leftover(path, name)]
     if foreign:

@@ -7,6 +7,7 @@ is listed as that. This module reads no payload.
 """
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from msgspec import Meta, Struct
 
 from elinvar.errors import InvalidInput, Mismatch
 from elinvar.identity import Digest
-from elinvar.record.durable import read_bytes
+from elinvar.record.durable import read_failed
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -114,10 +115,26 @@ class Generation(Struct, frozen=True, kw_only=True):
 
 
 class Incomplete(Struct, frozen=True, kw_only=True):
-    """A folder among the generations that is none, and why."""
+    """A folder among the generations that is none, and why.
+
+    `is_damaged`: its commit record is there, but cannot be read or is not its own. Without a commit
+    record a folder was never a generation, or was retired: that is no damage.
+    """
 
     path: Path
     reason: str
+    is_damaged: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its folder name."""
+        return self.path.name
+
+    @property
+    def step(self) -> int | None:
+        """The step that its folder name says; None where it says none."""
+        first = self.path.name.partition("-")[0]
+        return int(first) if first.isascii() and first.isdigit() else None
 
 
 def generation_name(step: int, update_digest: str, nonce: str) -> str:
@@ -154,13 +171,20 @@ def encode_commit(commit: Commit) -> bytes:
     return msgspec.json.encode(commit, order="sorted") + b"\n"
 
 
-def read_manifest(generation: Generation) -> Manifest:
-    """The manifest of a generation, checked against its commit. Raises Mismatch where they do not agree."""
+def read_manifest(generation: Generation, math_digest: Digest | None = None) -> Manifest:
+    """The manifest of a generation, checked against its commit.
+
+    With `math_digest`, that of the run's experiment, also against the run: a generation that was
+    copied in from a run of something else is none of its own. Raises Mismatch where they do not
+    agree and where the manifest is missing or cannot be read.
+    """
     path = generation.path / MANIFEST
     try:
-        data = read_bytes(path)
-    except InvalidInput:
+        data = path.read_bytes()
+    except FileNotFoundError:
         raise Mismatch(f"generation {generation.name} has lost its {MANIFEST}") from None
+    except OSError as error:
+        raise Mismatch(f"cannot read {path}: {_why(error)}") from None
     found = manifest_digest(data)
     if found != generation.manifest_digest:
         raise Mismatch(
@@ -172,6 +196,11 @@ def read_manifest(generation: Generation) -> Manifest:
             f"{path} is of step {manifest.step} and state {manifest.update_digest[:12]}, its commit of "
             f"step {generation.step} and state {generation.update_digest[:12]}"
         )
+    if math_digest is not None and manifest.math_digest != math_digest:
+        raise Mismatch(
+            f"{generation.name}: belongs to another experiment: its math digest is "
+            f"{manifest.math_digest[:12]}, this run's is {math_digest[:12]}"
+        )
     return manifest
 
 
@@ -179,7 +208,8 @@ def list_generations(path: Path) -> list[Generation]:
     """The committed generations in folder `path` (`RunFolder.generations_path`), newest last.
 
     A missing folder has none. Raises InvalidInput where one was committed by a newer schema: to
-    overlook it would mean to go on from an older state.
+    overlook it would mean to go on from an older state; DoesNotFit or StorageFailed where `path`
+    itself cannot be read.
     """
     return _look(path)[0]
 
@@ -197,8 +227,7 @@ def next_sequence(generations: list[Generation]) -> int:
 def _look(path: Path) -> tuple[list[Generation], list[Incomplete]]:
     committed: list[Generation] = []
     incomplete: list[Incomplete] = []
-    folders = sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
-    for folder in folders:
+    for folder in _folders(path):
         file = folder / COMMIT
         try:
             # Retention may take the commit away at any moment: absent, not damaged.
@@ -206,18 +235,37 @@ def _look(path: Path) -> tuple[list[Generation], list[Incomplete]]:
         except FileNotFoundError:
             incomplete.append(Incomplete(path=folder, reason=f"no {COMMIT}: never committed, or retired"))
             continue
+        except OSError as error:
+            incomplete.append(_damaged(folder, f"{COMMIT} cannot be read: {_why(error)}"))
+            continue
         try:
             _check_schema(data, file)
             commit = msgspec.json.decode(data, type=Commit)
         except (msgspec.DecodeError, UnicodeDecodeError, Mismatch) as error:
-            incomplete.append(Incomplete(path=folder, reason=f"{COMMIT} is damaged: {error}"))
+            incomplete.append(_damaged(folder, f"{COMMIT} is damaged: {error}"))
             continue
         name = generation_name(commit.step, commit.update_digest, commit.nonce)
         if folder.name != name:
-            incomplete.append(Incomplete(path=folder, reason=f"its {COMMIT} belongs to {name}"))
+            incomplete.append(_damaged(folder, f"its {COMMIT} belongs to {name}"))
             continue
         committed.append(_generation(folder, commit))
     return sorted(committed, key=lambda g: (g.sequence, g.step, g.nonce)), incomplete
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders in `path` by name; none where it is missing."""
+    try:
+        return sorted(entry for entry in path.iterdir() if entry.is_dir()) if path.is_dir() else []
+    except OSError as error:
+        raise read_failed(path, error) from None
+
+
+def _damaged(folder: Path, reason: str) -> Incomplete:
+    return Incomplete(path=folder, reason=reason, is_damaged=True)
+
+
+def _why(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _generation(folder: Path, commit: Commit) -> Generation:

@@ -5,12 +5,15 @@ Nothing here imports PyTorch, so that it can be called first.
 """
 
 import multiprocessing
+import os
 import signal
-from multiprocessing import forkserver, resource_tracker
+import tempfile
+from multiprocessing import forkserver, resource_tracker, util
 
 from elinvar.data.worker import FOR_THE_PARENT
 
 _PRELOAD = "elinvar.run.forked"
+_LONGEST_PLACE = 60
 
 
 def warm_up() -> None:
@@ -18,6 +21,7 @@ def warm_up() -> None:
 
     Call it in a thread that lives as long as the ranks: the forkserver dies with it.
     """
+    _place_sockets()
     multiprocessing.get_context("forkserver").set_forkserver_preload([_PRELOAD])
     # The tracker's own start would unblock the signals again, so that comes first.
     resource_tracker.ensure_running()
@@ -26,3 +30,17 @@ def warm_up() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _place_sockets() -> None:
+    """Where TMPDIR is long, as in a cluster's job folders, put the sockets of processes below /tmp.
+
+    The address of a Unix socket has at most 107 bytes; multiprocessing adds up to 40 to its folder.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_PLACE:
+        return
+    usual, tempfile.tempdir = tempfile.tempdir, "/tmp"  # noqa: S108  # mkdtemp makes a private folder in it
+    try:
+        util.get_temp_dir()
+    finally:
+        tempfile.tempdir = usual

@@ -18,7 +18,7 @@ from elinvar.checkpoint.payload import is_sound
 from elinvar.errors import InvalidInput
 from elinvar.plan.machine import Machine
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan
-from elinvar.record.attempt import FAILED, AttemptEnd, next_attempt
+from elinvar.record.attempt import FAILED, AttemptEnd
 from elinvar.record.events import Event
 from elinvar.record.folder import Lock, RunFolder, new_path
 from elinvar.record.journal import Journal
@@ -159,7 +159,7 @@ def _job(asked: Asked, plan: Plan, folder: RunFolder, until: int, source: Source
     assert isinstance(plan.execution.ranks, int)
     return Job(
         folder=str(folder.path),
-        attempt=next_attempt(folder.attempts_path),
+        attempt=folder.next_attempt(),
         experiment=asked.experiment,
         execution=plan.execution,
         wanted_ranks=asked.execution.ranks,
@@ -181,7 +181,7 @@ def _is_complete(folder: RunFolder, job: Job) -> bool:
     if job.at is not None:
         return job.at == job.until
     found = list_generations(folder.generations_path)
-    return bool(found) and found[-1].step >= job.until and is_sound(found[-1])
+    return bool(found) and found[-1].step >= job.until and is_sound(found[-1], math_digest(job.experiment))
 
 
 def torn_note(file: str, num_bytes: int) -> str:
@@ -228,7 +228,7 @@ def _until(asked: Asked) -> int:
 
 def _check_same(folder: RunFolder, asked: Asked) -> None:
     """Refuse to continue a folder with another experiment, with both values of each changed path."""
-    recorded = folder.experiment()
+    recorded = folder.present_experiment()
     if experiment_digest(recorded) == experiment_digest(asked.experiment):
         return
     if math_digest(recorded) != math_digest(asked.experiment) or not asked.accept:

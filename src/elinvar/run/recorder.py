@@ -5,6 +5,7 @@ that the loop need not ask which rank it is on.
 """
 
 import importlib.metadata
+import json
 import math
 import platform
 import time
@@ -24,6 +25,8 @@ from elinvar.record.metrics import Evaluation, MetricsRow
 from elinvar.run.assemble import Assembly
 from elinvar.run.prepare import torn_note
 from elinvar.run.progress import Progress
+from elinvar.spec.canonical import experiment_digest
+from elinvar.spec.read import experiment_json
 from elinvar.train.update import StepReport
 
 
@@ -218,6 +221,7 @@ class Recorder:
                 parent_generation=assembly.restored.name if assembly.restored else None,
                 command=list(job.command),
                 accepted="same math" if job.accept else "",
+                experiment=_other_experiment(assembly),
                 plan={
                     "memory_bytes": job.planned_memory_bytes,
                     "wanted_ranks": job.wanted_ranks,
@@ -239,6 +243,15 @@ class Recorder:
         beyond = [row.step for row in rows if row.step > step]
         if beyond:
             self.event("discarded", step, from_step=min(beyond), to_step=max(beyond))
+
+
+def _other_experiment(assembly: Assembly) -> dict[str, Any] | None:
+    """The document of the experiment that goes on, where it is not the one that the folder was made for."""
+    asked = assembly.job.experiment
+    if experiment_digest(asked) == experiment_digest(assembly.folder.experiment()):
+        return None
+    document: dict[str, Any] = json.loads(experiment_json(asked))
+    return document
 
 
 def versions() -> dict[str, str]:
