@@ -111,3 +111,29 @@ def test_values_made_in_python_meet_the_same_checks():
         resolve(msgspec.structs.replace(tiny, seed=-1), ".")
     with pytest.raises(InvalidInput, match="the most is"):
         with_overrides(read("tiny").execution, ["ranks=2_000_000"])
+
+
+@pytest.mark.parametrize(
+    "overrides, words",
+    [
+        (["lr=1e38"], "optimizer.lr is too large for float32: lr = 1e+38"),
+        (["lr=1e25", "beta1=0.9999999"], "optimizer.lr is too large for float32: lr / (1 - beta1)"),
+        (["lr=1e22", "weight_decay=1e10"], "weight_decay is too large for float32: lr × weight_decay"),
+        (["weight_decay=1e39"], "weight_decay is too large for float32: weight_decay"),
+        (["optimizer.eps=1e-50"], "eps is too small for float32"),
+        (["max_grad_norm=1e39"], "max_grad_norm is too large"),
+        (["max_grad_norm=1e-50"], "max_grad_norm is too small"),
+        (["init_std=1e39"], "init_std is too large"),
+        (["norm_eps=1e-60"], "norm_eps is too small"),
+        (["rope_theta=1e300"], "rope_theta is too large"),
+    ],
+)
+def test_numbers_that_float32_cannot_take_are_refused(overrides, words):
+    text = refused(*overrides)
+    assert words in text
+    assert "1e+30" in text or "1e-30" in text
+
+
+def test_numbers_that_only_diverge_are_allowed():
+    read("tiny", ["lr=1e22", "max_grad_norm=0", "init_std=100.0"])
+    read("tiny", ["lr=0.0", "weight_decay=0.0"])

@@ -1,6 +1,7 @@
 """Checks between fields: each names the field, why it cannot be, and the nearest values that work.
 
-Nouns: the shape of the network, its vocabulary against the tokenizer's, the schedule's lengths. Each
+Nouns: the shape of the network, its vocabulary against the tokenizer's, the schedule's lengths,
+numbers that float32 arithmetic can take. Each
 value alone was checked before (`check.py`). Refuses nothing that depends on a machine.
 """
 
@@ -20,12 +21,15 @@ MAX_MICROBATCHES = 2**20
 MAX_LAYERS = 2**16
 MAX_RANKS = 2**20
 MAX_POSITIONS = 2**62
+MAX_FLOAT = 1e30
+MIN_FLOAT = 1e-30
+"""Bounds of what float32 computes with (it ends at 3.4e38 and 1.2e-38), room for products left."""
 
 
 def experiment_problems(experiment: Experiment, where: Where) -> list[Problem]:
     """Everything in `experiment` that contradicts itself."""
     problems: list[Problem] = []
-    for check in (_heads, _kv_heads, _vocabulary, _dropout, _warmup, _sizes):
+    for check in (_heads, _kv_heads, _vocabulary, _dropout, _warmup, _sizes, _floats):
         problems += check(experiment, where)
     return problems
 
@@ -150,6 +154,35 @@ def _sizes(experiment: Experiment, where: Where) -> list[Problem]:
         for path, meaning, size, most in limits
         if size > most
     ]
+
+
+def _floats(experiment: Experiment, where: Where) -> list[Problem]:
+    """Numbers that are infinite, or zero though they must not be, once float32 holds them."""
+    model, optimizer = experiment.model, experiment.optimizer
+    rate, decay = "experiment.optimizer.lr", "experiment.optimizer.weight_decay"
+    # (field, what is computed, its value, whether it may be as small as it likes)
+    limits: list[tuple[str, str, float, bool]] = [
+        (rate, "lr", optimizer.lr, True),
+        (decay, "weight_decay", optimizer.weight_decay, True),
+        ("experiment.optimizer.eps", "eps", optimizer.eps, False),
+        ("experiment.optimizer.max_grad_norm", "max_grad_norm", optimizer.max_grad_norm, False),
+        ("experiment.model.init_std", "init_std", model.init_std, False),
+        ("experiment.model.norm_eps", "norm_eps", model.norm_eps, False),
+        ("experiment.model.rope_theta", "rope_theta", model.rope_theta, False),
+    ]
+    if optimizer.lr <= MAX_FLOAT:  # else that is said once
+        limits.append((rate, "lr / (1 - beta1)", optimizer.lr / (1 - optimizer.beta1), True))
+        if optimizer.weight_decay <= MAX_FLOAT:
+            limits.append((decay, "lr × weight_decay", optimizer.lr * optimizer.weight_decay, True))
+    problems = []
+    for path, meaning, value, may_vanish in limits:
+        if value > MAX_FLOAT:
+            what = f"{path} is too large for float32: {meaning} = {value:g}"
+            problems.append(Problem(what, where(path), (f"the most is {MAX_FLOAT:g}",)))
+        elif 0 < value < MIN_FLOAT and not may_vanish:
+            what = f"{path} is too small for float32: {meaning} = {value:g}"
+            problems.append(Problem(what, where(path), (f"the least is {MIN_FLOAT:g}",)))
+    return problems
 
 
 def _nearest_divisors(of: int, near: int) -> list[int]:
