@@ -66,7 +66,7 @@ def test_a_byte_order_mark_is_no_key(tmp_path, monkeypatch):
         ("rnu.toml", ["run file rnu.toml does not exist", "a file with a similar name exists: run.toml"]),
         ("no/such/run.toml", ["the folder no/such does not exist"]),
         ("folder.toml", ["folder.toml is a folder, not a run file", "a preset (small, tiny)"]),
-        ("", ["is a folder"]),
+        ("", ["the name of the run file is empty"]),
         ("x" * 5000 + ".toml", ["cannot be read: File name too long"]),
         ("run.toml/x.toml", ["does not exist"]),
         ("~nobody-of-this-name/x.toml", ["does not exist"]),

@@ -6,6 +6,7 @@ user become `error: …` on stderr and their own exit code; anything else keeps 
 it is a defect of ours.
 """
 
+import errno
 import os
 import sys
 import warnings
@@ -17,10 +18,17 @@ from typing import TextIO
 import click
 
 from elinvar import __version__
-from elinvar.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ElinvarError
+from elinvar.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, ElinvarError, InvalidInput
+from elinvar.run.progress import put, say, silence
 
 EXIT_BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended: the reader of our output went away."""
+
+_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOTDIR)
+"""What the system says of a path that can be nothing's name: the fault of who wrote it."""
+
+_COUNTS = ("--step", "--at", "--until")
+"""Options whose value is a count of steps."""
 
 COMMANDS: dict[str, str] = {
     "train": "Train a run file or preset in a new or an existing run folder.",
@@ -77,6 +85,7 @@ def commands() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line `arguments` (default: this process's) and exit with its code."""
+    _occupy_closed()
     for stream in (sys.stdout, sys.stderr):
         # A terminal without UTF-8 shows an escape where it has no sign, instead of a traceback.
         if hasattr(stream, "reconfigure"):
@@ -91,16 +100,28 @@ def run(arguments: Sequence[str]) -> int:
         if "_ELINVAR_COMPLETE" in os.environ:
             commands.main(list(arguments), prog_name="elinvar")
         code = _invoke(list(arguments))
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
-        # Nobody reads: point stdout elsewhere, or its flush at exit would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)  # nobody reads
         return EXIT_BROKEN_PIPE
+    finally:
+        put(sys.stderr, "")  # what a warning left there must not fail at exit
     return code
+
+
+def _occupy_closed() -> None:
+    """Open what the caller closed of stdin, stdout and stderr: else a file of the run would become it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number: this one
 
 
 def _invoke(arguments: list[str]) -> int:
     try:
+        _refuse_early(arguments)
         with commands.make_context("elinvar", arguments) as context:
             commands.invoke(context)
         return EXIT_OK
@@ -118,9 +139,37 @@ def _invoke(arguments: list[str]) -> int:
     except ElinvarError as error:
         _complain(str(error).split("\n"))
         return error.exit_code
+    except OSError as error:
+        if error.errno not in _PATH_ERRORS or error.filename is None:
+            raise
+        _complain([f"{error.filename!r} cannot be a path: {error.strerror}"])
+        return EXIT_INVALID
     except (click.Abort, KeyboardInterrupt):
         _complain(["interrupted"])
         return EXIT_INTERRUPTED
+
+
+def _refuse_early(arguments: list[str]) -> None:
+    """Refuse what every command would trip over, or take for something else."""
+    asks_help = not arguments or any(word in ("-h", "--help", "--version") for word in arguments)
+    try:
+        os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:
+        if not asks_help:
+            raise InvalidInput("the current folder no longer exists", ["cd to one that does"]) from None
+    if asks_help or arguments[0] == "sample":  # a prompt may be anything
+        return
+    if "" in arguments:
+        # A path would take it for the current folder.
+        number = arguments.index("") + 1
+        raise InvalidInput(f"argument {number} is empty", ["expected a name or a value there"])
+    for option, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = option.partition("=")
+        value = value if equals else following
+        if name in _COUNTS and not value.isascii():
+            raise InvalidInput(
+                f"{name} {value!r} is no number of a step", ["write it with the digits 0 to 9"]
+            )
 
 
 def _note(
@@ -133,7 +182,7 @@ def _note(
 ) -> None:
     """Show a warning of ours as a note to the user; anybody else's as Python does."""
     if category.__module__.startswith("elinvar."):
-        click.echo(f"note   {message}", err=True)
+        say(f"note   {message}")
     else:
         _python_shows(message, category, filename, lineno, file, line)
 
@@ -165,6 +214,8 @@ def _override_help(option: str) -> list[str]:
 
 def _complain(lines: list[str]) -> None:
     """Print an error on stderr; the word `error` in red where a terminal shows colour."""
+    if sys.stderr is None:
+        return
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     head = click.style("error:", fg="red", bold=True) if colour else "error:"
-    click.echo("\n".join([f"{head} {lines[0]}", *lines[1:]]), err=True, color=colour)
+    say("\n".join([f"{head} {lines[0]}", *lines[1:]]))

@@ -4,10 +4,8 @@ Noun: `carry_out`, which returns the exit code. PyTorch is imported here only af
 that ranks are forked from has been started, so that both imports happen at the same time.
 """
 
-import sys
 import traceback
-
-import click
+from shlex import quote
 
 from elinvar.errors import (
     EXIT_INTERRUPTED,
@@ -23,6 +21,7 @@ from elinvar.run.early import Quit, finish_undisturbed, stoppable
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Outcome
 from elinvar.run.prepare import Asked, Preparation, prepare, saved_step
+from elinvar.run.progress import say
 from elinvar.spec.canonical import experiment_digest
 from elinvar.spec.source import is_builtin
 
@@ -63,7 +62,7 @@ def _started(asked: Asked, ranks: int) -> int:
 def _nothing_to_do(preparation: Preparation) -> int:
     preparation.lock.release()
     if not preparation.job.quiet:
-        _say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
+        say(f"done   step {saved_step(preparation.folder)} is reached already; nothing to do")
     return EXIT_OK
 
 
@@ -111,7 +110,7 @@ def _ended(preparation: Preparation, error: BaseException) -> BaseException:
         if not isinstance(error, Exception):
             return error
         # A defect of ours, or of a library: its traceback, and still the line that says how to go on.
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip())
         error = RunFailed(f"{type(error).__name__}: {error}")
     message = error.message
     reason = {EXIT_STOPPED: STOPPED, EXIT_INTERRUPTED: INTERRUPTED}.get(error.exit_code, FAILED)
@@ -128,7 +127,8 @@ def _resumable(error: ElinvarError, folder: RunFolder) -> ElinvarError:
     """The same error, its last line saying from where the run can go on."""
     step = saved_step(folder)
     last = f"resumable from {step}" if step else "no generation was saved: it starts anew at step 0"
-    return type(error)(error.message, [*error.lines, f"to go on: elinvar resume {folder.path}", last])
+    again = f"to go on: elinvar resume {quote(str(folder.path))}"
+    return type(error)(error.message, [*error.lines, again, last])
 
 
 def _announce(preparation: Preparation) -> None:
@@ -136,18 +136,18 @@ def _announce(preparation: Preparation) -> None:
     if preparation.job.quiet:
         return
     plan = preparation.plan
-    _say(
+    say(
         f"plan   {plan.num_parameters:,} parameters · {plan.tokens_per_step:,} tokens/step · "
         f"{preparation.job.until} steps · {plan.ranks} rank{'s' * (plan.ranks > 1)} · "
         f"peak ~{plan.memory.num_bytes * (plan.ranks if plan.device == 'cpu' else 1) / 2**20:,.0f} MiB · "
         f"{_promise(plan)}"
     )
     for warning in plan.warnings:
-        _say(f"note   {warning}")
+        say(f"note   {warning}")
     for note in preparation.notes:
-        _say(f"note   {note}")
+        say(f"note   {note}")
     state = "new" if preparation.is_new else "continued"
-    _say(f"run    {preparation.folder.path} ({state}) · experiment {experiment_digest(plan.experiment)[:12]}")
+    say(f"run    {preparation.folder.path} ({state}) · experiment {experiment_digest(plan.experiment)[:12]}")
 
 
 def _promise(plan: Plan) -> str:
@@ -158,7 +158,7 @@ def _report(preparation: Preparation, outcome: Outcome) -> int:
     """Close the attempt, say how it ended and what can be done next."""
     finish_undisturbed()
     preparation.end(outcome)
-    folder, quiet = preparation.folder.path, preparation.job.quiet
+    folder, quiet = quote(str(preparation.folder.path)), preparation.job.quiet
     stopped = outcome.reason in (STOPPED, INTERRUPTED)
     words = {STOPPED: "stopped", INTERRUPTED: "interrupted"}.get(outcome.reason, "saved")
     lines = [f"{words:<6} step {outcome.step} · update digest {outcome.update_digest[:16]}"]
@@ -169,7 +169,7 @@ def _report(preparation: Preparation, outcome: Outcome) -> int:
         lines += [_write_page(preparation), f'try    elinvar sample {folder} "The "']
     if not quiet:
         for line in lines:
-            _say(line)
+            say(line)
     return _exit_code(outcome)
 
 
@@ -196,15 +196,10 @@ def _write_page(preparation: Preparation) -> str:
     try:
         write_whole(path, page(preparation.folder.path).encode())
     except OSError as error:
-        again = f"elinvar report {preparation.folder.path}"
+        again = f"elinvar report {quote(str(preparation.folder.path))}"
         return f"note   the report was not written: {error.strerror or error}; to write it: {again}"
     return f"report {path}"
 
 
 def _exit_code(outcome: Outcome) -> int:
     return {STOPPED: EXIT_STOPPED, INTERRUPTED: EXIT_INTERRUPTED}.get(outcome.reason, EXIT_OK)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
-    sys.stderr.flush()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from elinvar.errors import StorageFailed
+from elinvar.run.progress import silence
 
 
 def print_json(value: Any) -> None:
@@ -31,12 +32,12 @@ def print_text(text: str) -> None:
 
 def colours() -> bool:
     """Whether stdout is a terminal that shows colour and nobody asked for none."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return _is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
     """Print a table; `right` are the columns aligned to the right."""
-    if sys.stdout.isatty():
+    if _is_terminal():
         _print_rich(headers, rows, right)
     else:
         print_lines(*plain_table(headers, rows, right=right))
@@ -56,20 +57,21 @@ def plain_table(
     ]
 
 
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def _write(text: str) -> None:
+    if sys.stdout is None:  # Python's word for a closed one
+        raise StorageFailed("the output cannot be written: stdout is closed")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise  # main ends quietly
     except OSError as error:
-        _silence_stdout()
+        silence(sys.stdout)
         raise StorageFailed(f"the output cannot be written: {error.strerror}") from None
-
-
-def _silence_stdout() -> None:
-    """Point stdout nowhere, or the flush at exit would fail once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> None:

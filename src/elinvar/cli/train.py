@@ -9,6 +9,7 @@ from elinvar.cli.running import carry_out
 from elinvar.errors import InvalidInput
 from elinvar.plan.machine import THIS, read_machine
 from elinvar.run.prepare import Asked
+from elinvar.run.progress import say
 from elinvar.spec.read import read
 
 
@@ -46,7 +47,7 @@ def command(
     reading = read(source, overrides)
     if not quiet:
         for note in reading.notes:
-            click.echo(f"note   {note}", err=True)
+            say(f"note   {note}")
     code = carry_out(
         Asked(
             name=reading.name,
@@ -66,7 +67,7 @@ def command(
 
 def _fork(text: str) -> tuple[Path, int]:
     path, at, step = text.rpartition("@")
-    if not at or not step.isdigit() or not path:
+    if not at or not (step.isascii() and step.isdigit()) or not path:
         raise InvalidInput(
             f"--fork {text!r} does not name a state", ["write DIR@STEP, as runs/tiny-1a2b3c@120"]
         )

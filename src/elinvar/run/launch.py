@@ -27,6 +27,7 @@ from elinvar.errors import ElinvarError, RunFailed
 from elinvar.run.early import STOPS, Quit, StoppedEarly, was_stopped
 from elinvar.run.forkserver import warm_up
 from elinvar.run.job import Job, Outcome
+from elinvar.run.progress import say
 from elinvar.run.stop import STOP_KEY, Request, asked, hear, lost, saved_step
 from elinvar.run.worker import ERROR_KEY, Failure, work
 
@@ -104,7 +105,7 @@ class _Ears:
             self._store.set(STOP_KEY, str(int(self._heard)))
             self._passed_on = self._heard
             if self._heard is Request.INTERRUPT and not self._quiet:
-                print(asked(), file=sys.stderr, flush=True)
+                say(asked())
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
         self._heard = max(self._heard, Request.STOP)

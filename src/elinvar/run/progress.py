@@ -1,6 +1,7 @@
 """What a person sees while a run goes on: one redrawn line on a terminal, else a plain line every 10 s.
 
-Noun: `Progress`. It writes to stderr, shows the step that was really reached (a resumed run starts
+Nouns: `Progress`, and `say`, through which a run speaks to people. Nobody has to listen: where stderr
+is closed, full or a pipe without a reader, the run goes on in silence. `Progress` writes to stderr, shows the step that was really reached (a resumed run starts
 where it resumed), and estimates from the rate of this attempt alone.
 """
 
@@ -12,12 +13,44 @@ from typing import TextIO
 PLAIN_EVERY_S = 10.0
 
 
+def say(text: str) -> None:
+    """Write the line(s) `text` to stderr, or nothing where stderr takes nothing; never raises for it."""
+    put(sys.stderr, f"{text}\n")
+
+
+def put(stream: TextIO | None, text: str) -> None:
+    """Write `text` to `stream` at once. A stream that refuses it is pointed nowhere, for good."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except BlockingIOError:
+        pass  # a slow reader: what is buffered follows with the next line
+    except RuntimeError:
+        pass  # a signal handler inside another write to the same stream
+    except (OSError, ValueError):
+        silence(stream)
+
+
+def silence(stream: TextIO | None) -> None:
+    """Point `stream` nowhere, or its flush at exit would fail once more and change the exit code."""
+    if stream is None:
+        return
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # no file behind it, or closed: nothing is flushed at exit
+
+
 class Progress:
     """Shows steps from `first` (exclusive) to `last`; silent when `quiet`."""
 
     def __init__(self, first: int, last: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._stream = stream if stream is not None else sys.stderr
-        self._redraws = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._stream: TextIO | None = stream if stream is not None else sys.stderr
+        self._redraws = _is_terminal(self._stream) and os.environ.get("TERM") != "dumb"
         self._first, self._last = first, last
         self._quiet = quiet
         self._began = time.monotonic()
@@ -70,29 +103,35 @@ class Progress:
         if self._quiet:
             return
         if self._redraws and self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
+            put(self._stream, "\r" + " " * self._width + "\r")
             self._width = 0
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        put(self._stream, text + "\n")
 
     def close(self) -> None:
         """Leave the last progress line standing."""
         if self._redraws and self._width and not self._quiet:
-            self._stream.write("\n")
-            self._stream.flush()
+            put(self._stream, "\n")
 
     def _write(self, line: str) -> None:
         if self._redraws:
             columns = max(20, _columns(self._stream) - 1)
             line = line[:columns]
-            self._stream.write("\r" + line.ljust(min(self._width, columns)))
+            put(self._stream, "\r" + line.ljust(min(self._width, columns)))
             self._width = len(line)
         else:
-            self._stream.write(line + "\n")
-        self._stream.flush()
+            put(self._stream, line + "\n")
 
 
-def _columns(stream: TextIO) -> int:
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _columns(stream: TextIO | None) -> int:
+    if stream is None:
+        return 80
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):

@@ -6,7 +6,6 @@ has heard; the ranks exchange the answers with each step's totals and obey the s
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch.distributed import Store
 from elinvar.errors import EXIT_INTERRUPTED
 from elinvar.record.manifest import list_generations
 from elinvar.run.early import STOPS, hangs_on, was_stopped
+from elinvar.run.progress import say
 
 STOP_KEY = "elinvar/stop"
 
@@ -75,11 +75,11 @@ class SignalSource:
         if self._heard == Request.INTERRUPT:
             if self._generations is not None:
                 step = saved_step(self._generations)
-                print(f"\n{lost(step)}\nresumable from {step}", file=sys.stderr, flush=True)
+                say(f"\n{lost(step)}\nresumable from {step}")
             os._exit(EXIT_INTERRUPTED)
         self._heard = Request.INTERRUPT
         if self._generations is not None:
-            print(asked(), file=sys.stderr, flush=True)
+            say(asked())
 
 
 def hear(on_terminate: Handler, on_interrupt: Handler) -> None:

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from elinvar.errors import InvalidInput
@@ -176,11 +177,13 @@ def _open(source: str, folder: Path, asked_at: str | None, or_folder: bool) -> t
 
 def _text_of(path: Path, source: str, asked_at: str | None, or_folder: bool) -> str:
     at = f"{asked_at}: " if asked_at else ""
+    if not source:
+        raise InvalidInput(f"{at}the name of the run file is empty", [_allowed(or_folder)])
     try:
         data = path.read_bytes()
     except IsADirectoryError:
         if (path / RUN_FOLDER_MARK).is_file():
-            allowed = [f"it holds a run; to go on with it: elinvar resume {source}"]
+            allowed = [f"it holds a run; to go on with it: elinvar resume {quote(source)}"]
         else:
             allowed = [_allowed(or_folder)]
         raise InvalidInput(f"{at}{source} is a folder, not a run file", allowed) from None

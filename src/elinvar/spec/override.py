@@ -15,7 +15,7 @@ from msgspec import inspect
 
 from elinvar.spec.explain import Problem, nearest, synonym
 from elinvar.spec.fields import Field, Leaf, Table, all_paths, fields_at, run_file
-from elinvar.spec.layers import MACHINE, Merged, absolute_paths, forget, lay
+from elinvar.spec.layers import BASE, MACHINE, Merged, absolute_paths, forget, lay
 
 MAX_SHOWN = 200
 """Characters of an override that origins and errors repeat."""
@@ -136,6 +136,8 @@ def _full_path(path: tuple[str, ...], where: str, problems: list[Problem]) -> tu
 
 def _nearest_path(path: tuple[str, ...]) -> tuple[str, ...]:
     """A line that names the known path nearest to `path`: by its last name within its table, else anywhere."""
+    if path == (BASE,):
+        return ("base belongs in the run file: a file that inherits says base = ... itself",)
     known_as = synonym(path[-1])
     if known_as is not None:
         return (known_as,)
