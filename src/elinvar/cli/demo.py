@@ -12,6 +12,7 @@ from elinvar.record.folder import RunFolder, new_path
 from elinvar.run.early import stoppable
 from elinvar.run.forkserver import warm_up
 from elinvar.run.prepare import Asked
+from elinvar.run.progress import say
 from elinvar.spec.canonical import experiment_digest
 from elinvar.spec.read import read
 
@@ -24,7 +25,7 @@ def command() -> None:
     warm_up()
     reading = read("tiny")
     folder = new_path(Path("runs"), reading.name, experiment_digest(reading.experiment))
-    click.echo(f"$ elinvar train tiny --run {folder}", err=True)
+    say(f"$ elinvar train tiny --run {folder}")
     code = carry_out(
         Asked(
             name=reading.name,
@@ -37,7 +38,7 @@ def command() -> None:
     )
     if code:
         click.get_current_context().exit(code)
-    click.echo(f"\n$ elinvar verify {folder}", err=True)
+    say(f"\n$ elinvar verify {folder}")
     with stoppable("stopped: nothing is proven; the run is complete"):
         proof = prove(reading.name, reading.experiment, RunFolder.open(folder), STEPS, executions=[])
     check(proof)

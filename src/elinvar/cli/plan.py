@@ -17,6 +17,7 @@ from elinvar.plan.page import lines
 from elinvar.plan.plan import Plan, launcher_ranks, make_plan, resolve_ranks
 from elinvar.plan.rate import measured_rate
 from elinvar.record.attempt import Attempt
+from elinvar.run.progress import say
 from elinvar.spec.canonical import experiment_digest, math_digest
 from elinvar.spec.execution import Execution
 from elinvar.spec.layers import preset_names
@@ -72,7 +73,7 @@ def _planned(source: str, overrides: tuple[str, ...], machine: str | None) -> tu
     launched = launcher_ranks()
     subject = open_subject(source) if _is_folder(source) else open_subject(source, overrides)
     for note in subject.notes:
-        click.echo(f"note   {note}", err=True)
+        say(f"note   {note}")
     there = read_machine(machine or subject.machine or THIS)
     if subject.folder is None:
         assert subject.execution is not None, "a run file has an execution"

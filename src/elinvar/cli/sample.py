@@ -10,6 +10,7 @@ from msgspec import Struct, to_builtins
 from elinvar.cli.terminal import print_json, print_text
 from elinvar.errors import InvalidInput
 from elinvar.record.folder import RunFolder
+from elinvar.run.progress import say
 
 
 class Continuation(Struct, frozen=True, kw_only=True):
@@ -113,7 +114,7 @@ def continuation(
     experiment = folder.experiment()
     loaded = load_parameters(folder, at)
     for reason in loaded.rejected:
-        click.echo(f"note   passed over {reason}", err=True)
+        say(f"note   passed over {reason}")
     parameters, step = loaded.parameters, loaded.step
     tokenizer = open_store(experiment.data).tokenizer
     # As in the run: equal threads are equal bits, so a seed draws the same text again.

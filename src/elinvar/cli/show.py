@@ -8,6 +8,7 @@ import msgspec
 from elinvar.cli.subject import Subject, open_subject
 from elinvar.cli.terminal import print_json, print_lines
 from elinvar.errors import InvalidInput
+from elinvar.run.progress import say
 from elinvar.spec.canonical import experiment_digest, math_digest
 from elinvar.spec.render import run_file_text
 from elinvar.spec.schema import run_file_schema
@@ -40,7 +41,7 @@ def command(
             [f"without --origin: elinvar show {subject}"],
         )
     for note in shown.notes:
-        click.echo(f"note   {note}", err=True)
+        say(f"note   {note}")
     if as_json:
         print_json(_as_json(shown))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from elinvar.cli.terminal import print_lines, print_table
+from elinvar.cli.terminal import print_lines, print_table, print_text
 from elinvar.errors import InvalidInput, Mismatch
 from elinvar.identity import Digest
 from elinvar.plan.claim import claim_across_executions
@@ -21,6 +21,7 @@ from elinvar.record.folder import RunFolder, new_path
 from elinvar.run.early import stoppable
 from elinvar.run.forkserver import warm_up
 from elinvar.run.prepare import cache_folder
+from elinvar.run.progress import say
 from elinvar.spec.canonical import experiment_digest, math_digest
 from elinvar.spec.execution import Execution
 from elinvar.spec.experiment import Experiment
@@ -58,7 +59,7 @@ def command(
             name, experiment, run, steps, executions=executions, everything=everything, quiet=as_json
         )
     if as_json:
-        click.echo(record.encode_proof(proof), nl=False)
+        print_text(record.encode_proof(proof).decode())
     check(proof)
 
 
@@ -111,7 +112,7 @@ def prove(
                 found.append(recorded)
                 _progress(recorded, quiet=quiet)
             elif not quiet:
-                click.echo(f"note   {_not_compared(run)}", err=True)
+                say(f"note   {_not_compared(run)}")
         for contrast in () if executions else cases.CONTRASTS:
             found.append(drill.contrast(contrast))
             _progress(found[-1], quiet=quiet)
@@ -206,7 +207,7 @@ def _refresh_report(run: RunFolder) -> None:
 
 def _progress(case: record.Case, *, quiet: bool) -> None:
     if not quiet:
-        click.echo(f"{'ok    ' if case.ok else 'FAILED'} {case.name} ({case.seconds:.1f} s)", err=True)
+        say(f"{'ok    ' if case.ok else 'FAILED'} {case.name} ({case.seconds:.1f} s)")
 
 
 def _show(proof: record.Proof, path: Path) -> None:
