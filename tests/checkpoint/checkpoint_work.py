@@ -13,11 +13,10 @@ from experiments import rank_of
 DIGESTS = {"experiment_digest": "ab" * 32, "math_digest": "cd" * 32, "fingerprint_digest": "ef" * 32}
 
 
-def save(rank, folder, parent=None):
-    """Commit the state of a rank."""
-    return commit(
-        capture(rank.state, rank.replicas), rank.replicas.world, Path(folder), **DIGESTS, parent=parent
-    )
+def save(rank, folder, parent=None, **digests):
+    """Commit the state of a rank, under digests that belong to no experiment where none are given."""
+    snapshot = capture(rank.state, rank.replicas)
+    return commit(snapshot, rank.replicas.world, Path(folder), **{**DIGESTS, **digests}, parent=parent)
 
 
 def train_and_save(world, experiment, folder, sharding):

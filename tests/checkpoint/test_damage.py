@@ -10,12 +10,14 @@ import torch
 from checkpoint_work import save
 
 from elinvar.checkpoint.check import check_generation
+from elinvar.checkpoint.payload import is_sound
 from elinvar.checkpoint.restore import candidates, load_parameters, restore
 from elinvar.checkpoint.retain import retain
 from elinvar.errors import InvalidInput, RunFailed, StorageFailed
 from elinvar.record import manifest as record
 from elinvar.record.folder import RunFolder
 from elinvar.record.manifest import list_generations, read_manifest
+from elinvar.spec.canonical import math_digest
 from elinvar.spec.read import experiment_json
 from experiments import rank_of, small_experiment, tensors_of
 
@@ -27,7 +29,7 @@ def two(tmp_path_factory, experiment):
     rank, states = rank_of(experiment), []
     for _ in range(2):
         rank.take()
-        save(rank, folder.generations_path)
+        save(rank, folder.generations_path, math_digest=math_digest(experiment))
         states.append(tensors_of(rank.state))
     return folder, states
 
@@ -206,6 +208,53 @@ def test_a_step_without_a_generation_is_told_with_those_there_are(damaged):
     with pytest.raises(InvalidInput, match="no generation at step 7") as caught:
         candidates(folder.generations_path, 7)
     assert "1, 2" in str(caught.value)
+
+
+def test_a_damaged_commit_of_a_newer_step_is_passed_over_with_its_reason(experiment, damaged):
+    folder, older, newer = damaged
+    os.truncate(newer.path / "commit.json", 40)
+    (folder.generations_path / "00000009-0123456789ab-01234567").mkdir()  # never committed: no damage
+    _, found = restored(experiment, folder)
+    assert found.generation == older
+    assert [line.split(":")[0] for line in found.rejected] == [newer.name]
+    assert "commit.json is damaged" in found.rejected[0]
+    assert load_parameters(folder).rejected == found.rejected
+    with pytest.raises(InvalidInput, match="no generation at step 2") as caught:
+        candidates(folder.generations_path, 2)
+    assert "commit.json is damaged" in str(caught.value)
+    os.truncate(older.path / "commit.json", 40)
+    with pytest.raises(RunFailed, match="no generation of this run can be restored"):
+        restored(experiment, folder)
+
+
+def test_a_damaged_commit_of_an_older_step_is_no_news(experiment, damaged):
+    folder, older, newer = damaged
+    os.truncate(older.path / "commit.json", 40)
+    _, found = restored(experiment, folder)
+    assert (found.generation, found.rejected) == (newer, ())
+
+
+def test_a_generation_of_another_experiment_is_passed_over(experiment, damaged):
+    """Same model, same data, another seed: only the digests tell."""
+    folder, _, newer = damaged
+    own = math_digest(experiment)
+    rank = rank_of(experiment)
+    for _ in range(3):
+        rank.take()
+    foreign = save(rank, folder.generations_path, math_digest="12" * 32)
+    same = rank_of(experiment)
+    tried = candidates(folder.generations_path, None)
+    found = restore(same.state, same.replicas, tried, same.feed.store.digest, own)
+    assert found.generation == newer
+    assert found.rejected == (
+        f"{foreign.name}: belongs to another experiment: its math digest is {'12' * 6}, this run's is {own[:12]}",
+    )
+    assert load_parameters(folder).rejected == found.rejected
+    assert load_parameters(folder).step == 2
+    assert check_generation(newer, own) == []
+    assert check_generation(foreign) == []  # whole in itself
+    assert check_generation(foreign, own) == [found.rejected[0]]
+    assert (is_sound(newer, own), is_sound(foreign), is_sound(foreign, own)) == (True, True, False)
 
 
 # ---- parameters alone

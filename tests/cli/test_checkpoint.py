@@ -107,6 +107,21 @@ def test_one_changed_bit_is_found(folder, capsys, file, where):
     assert cli("checkpoint", "check", folder, "--at", 4) == 0
 
 
+def test_a_damaged_commit_is_found(folder, capsys):
+    older, newer = RunFolder.open(folder).generations()
+    (newer.path / "commit.json").write_text("{}")
+    half = folder / "generations" / "00000009-0123456789ab-01234567"
+    half.mkdir()
+    assert cli("checkpoint", "check", folder) == 4
+    said = capsys.readouterr()
+    assert f"damaged {newer.name}\n  commit.json is damaged" in said.out
+    assert f"not a generation: {half.name}" in said.out
+    assert f"error: 1 of 2 generations damaged: {newer.name}" in said.err
+    assert list(answer(capsys, "check", folder, code=4)["checked"]) == [older.name, newer.name]
+    assert cli("checkpoint", "check", folder, "--at", 4) == 4
+    assert cli("checkpoint", "check", folder, "--at", 2) == 0
+
+
 def test_a_missing_payload_is_found(folder, capsys):
     generation = RunFolder.open(folder).generations()[-1]
     (generation.path / "rank-1.bin").unlink()

@@ -61,6 +61,14 @@ def test_a_fresh_folder_reads_as_an_empty_record(tmp_path, data):
     assert folder.is_running is False
 
 
+@pytest.mark.parametrize("journal", ["attempts_path", "metrics_path", "events_path", "ledger_path"])
+def test_a_number_that_any_journal_names_is_taken(tmp_path, data, journal):
+    folder = RunFolder.create(tmp_path / "a", data)
+    assert folder.next_attempt() == 1
+    getattr(folder, journal).write_text('{"attempt": 3, "step": 1}\n{"att')
+    assert folder.next_attempt() == 4
+
+
 def test_an_existing_run_is_refused_and_not_touched(tmp_path, data):
     path = tmp_path / "a"
     RunFolder.create(path, data)

@@ -1,6 +1,9 @@
 """A generation exists when its commit says so, and its manifest is the one that the commit names."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -107,6 +110,44 @@ def test_what_is_no_generation_is_listed_with_its_reason(tmp_path):
     assert "never committed" in reasons[0]
     assert "damaged" in reasons[1]
     assert "belongs to 00000004-aaaaaaaaaaaa-00000004" in reasons[2]
+
+
+def test_only_a_commit_that_is_there_is_damaged(tmp_path):
+    put(tmp_path, 1, 1, "00000001")
+    (put(tmp_path, 2, 2, "00000002") / "commit.json").unlink()
+    folder = put(tmp_path, 3, 3, "00000003")
+    (folder / "commit.json").write_bytes(b"{}")
+    put(tmp_path, 4, 4, "00000004").rename(tmp_path / "backup")
+    directory = put(tmp_path, 5, 5, "00000005") / "commit.json"
+    directory.unlink()
+    directory.mkdir()
+    found = [(entry.step, entry.is_damaged) for entry in list_incomplete(tmp_path)]
+    assert found == [(2, False), (3, True), (5, True), (None, True)]
+    assert "cannot be read: Is a directory" in list_incomplete(tmp_path)[2].reason
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES])
+def test_what_the_disk_does_not_give_is_damage(tmp_path, monkeypatch, error):
+    put(tmp_path)
+    [generation] = list_generations(tmp_path)
+
+    def refuse(path):
+        raise OSError(error, os.strerror(error), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    [entry] = list_incomplete(tmp_path)
+    assert (entry.is_damaged, os.strerror(error) in entry.reason) == (True, True)
+    assert list_generations(tmp_path) == []
+    with pytest.raises(Mismatch, match=os.strerror(error)):
+        read_manifest(generation)
+
+
+def test_a_manifest_of_another_experiment_is_found(tmp_path):
+    put(tmp_path)
+    [generation] = list_generations(tmp_path)
+    assert read_manifest(generation, B) == read_manifest(generation)
+    with pytest.raises(Mismatch, match="belongs to another experiment"):
+        read_manifest(generation, A)
 
 
 def test_a_newer_commit_is_refused_rather_than_overlooked(tmp_path):

@@ -4,14 +4,18 @@ import torch
 
 from elinvar.checkpoint.restore import read_tensor
 from elinvar.errors import ElinvarError
+from elinvar.identity import Digest
 from elinvar.numerics.digest import lanes, update_digest
 from elinvar.record.manifest import Generation, read_manifest
 
 
-def check_generation(generation: Generation) -> list[str]:
-    """What is wrong with a committed generation; empty where it is exactly what was written."""
+def check_generation(generation: Generation, math_digest: Digest | None = None) -> list[str]:
+    """What is wrong with a committed generation; empty where it is exactly what was written.
+
+    With `math_digest`, that of the run's experiment, a generation of another experiment is wrong, too.
+    """
     try:
-        manifest = read_manifest(generation)
+        manifest = read_manifest(generation, math_digest)
     except ElinvarError as error:
         return [str(error)]
     problems: list[str] = []

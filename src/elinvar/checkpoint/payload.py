@@ -5,13 +5,17 @@ from pathlib import Path
 from blake3 import blake3
 
 from elinvar.errors import ElinvarError, Mismatch
+from elinvar.identity import Digest
 from elinvar.record.manifest import Generation, Piece, read_manifest
 
 
-def is_sound(generation: Generation) -> bool:
-    """Whether manifest and every piece of the payload are as committed; reads all of it."""
+def is_sound(generation: Generation, math_digest: Digest | None = None) -> bool:
+    """Whether manifest and every piece of the payload are as committed; reads all of it.
+
+    With `math_digest`, that of the run's experiment, whether it is the run's own, too.
+    """
     try:
-        manifest = read_manifest(generation)
+        manifest = read_manifest(generation, math_digest)
         for entry in manifest.tensors:
             for piece in entry.pieces:
                 read_verified(generation, entry.name, piece)

@@ -19,7 +19,16 @@ from elinvar.identity import Digest
 from elinvar.parallel.collective import gather_bytes
 from elinvar.parallel.replicate import Replicas
 from elinvar.record.folder import RunFolder
-from elinvar.record.manifest import Generation, Manifest, TensorEntry, list_generations, read_manifest
+from elinvar.record.manifest import (
+    Generation,
+    Incomplete,
+    Manifest,
+    TensorEntry,
+    list_generations,
+    list_incomplete,
+    read_manifest,
+)
+from elinvar.spec.canonical import math_digest
 from elinvar.train.state import RunState, digest_state
 
 Target = tuple[int, int, Tensor]
@@ -35,40 +44,55 @@ class Restored:
     rejected: tuple[str, ...]
 
 
-def candidates(generations: Path, at: int | None) -> list[Generation]:
+Candidate = Generation | Incomplete
+"""A generation to try, or a folder whose damaged commit record is a reason to go further back."""
+
+
+def candidates(generations: Path, at: int | None) -> list[Candidate]:
     """Committed generations to try, newest first; with `at`, those of exactly that step.
 
-    Raises InvalidInput, listing the steps there are, where none has that step.
+    Without `at`, folders with a damaged commit record stand before the generations of lower steps:
+    `restore` cannot take them, and says that it passed them over. Raises InvalidInput, listing the
+    steps there are, where none has the step `at`.
     """
     found = list_generations(generations)
+    damaged = [entry for entry in list_incomplete(generations) if entry.is_damaged and entry.step is not None]
     if at is None:
-        return sorted(found, key=lambda g: (g.sequence, g.step), reverse=True)
+        ordered: list[Candidate] = []
+        left = sorted(damaged, key=lambda entry: (entry.step or 0, entry.name), reverse=True)
+        for generation in sorted(found, key=lambda g: (g.sequence, g.step), reverse=True):
+            newer = [entry for entry in left if (entry.step or 0) > generation.step]
+            left = left[len(newer) :]
+            ordered += [*newer, generation]
+        return [*ordered, *left]
     chosen = [generation for generation in found if generation.step == at]
     if not chosen:
         steps = ", ".join(str(g.step) for g in found) or "none"
-        raise InvalidInput(f"no generation at step {at}", [f"generations are at step: {steps}"])
-    return sorted(chosen, key=lambda g: g.sequence, reverse=True)
+        lines = [f"{entry.name}: {entry.reason}" for entry in damaged if entry.step == at]
+        raise InvalidInput(f"no generation at step {at}", [*lines, f"generations are at step: {steps}"])
+    newest_first: list[Generation] = sorted(chosen, key=lambda g: g.sequence, reverse=True)
+    return [*newest_first]
 
 
 def restore(
-    state: RunState, replicas: Replicas, found: Sequence[Generation], dataset: Digest | None
+    state: RunState,
+    replicas: Replicas,
+    found: Sequence[Candidate],
+    dataset: Digest | None,
+    math: Digest | None = None,
 ) -> Restored:
     """Fill `state` from the first of `found` that verifies on every rank; collective.
 
+    With `math`, the math digest of the run's experiment, a generation of another one does not verify.
     Raises InvalidInput where the data set is another one than the generation's cursor counts in,
     RunFailed where no generation verifies.
     """
     rejected: list[str] = []
     for generation in found:
-        reason = ""
-        try:
-            manifest = read_manifest(generation)
-            _fill(state, generation, manifest)
-        except (InvalidInput, Mismatch) as error:
-            reason = str(error)
+        reason = _take(state, generation, math)
         reasons = [row.decode() for row in gather_bytes(replicas.world, reason.encode())]
         failed = next((row for row in reasons if row), "")
-        if not failed:
+        if not failed and isinstance(generation, Generation):
             if dataset is not None:
                 _check_dataset(state, generation, dataset)
             found_digest = digest_state(state, replicas)
@@ -77,6 +101,17 @@ def restore(
             failed = f"its state has digest {found_digest[:12]}, not the one in its name"
         rejected.append(f"{generation.name}: {failed.removeprefix(f'{generation.name}: ')}")
     raise RunFailed("no generation of this run can be restored", rejected)
+
+
+def _take(state: RunState, candidate: Candidate, math: Digest | None) -> str:
+    """Why this rank cannot take `candidate`; "" where `state` holds it now."""
+    if isinstance(candidate, Incomplete):
+        return candidate.reason
+    try:
+        _fill(state, candidate, read_manifest(candidate, math))
+    except (InvalidInput, Mismatch) as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True)
@@ -91,9 +126,14 @@ class Loaded:
 def load_parameters(folder: RunFolder, step: int | None = None) -> Loaded:
     """The parameters of the newest generation that verifies, or of `step`. Raises InvalidInput where there is none."""
     rejected: list[str] = []
-    for generation in candidates(folder.generations_path, step):
+    found = candidates(folder.generations_path, step)
+    math = math_digest(folder.experiment()) if found else None
+    for generation in found:
+        if isinstance(generation, Incomplete):
+            rejected.append(f"{generation.name}: {generation.reason}")
+            continue
         try:
-            manifest = read_manifest(generation)
+            manifest = read_manifest(generation, math)
             loaded: dict[str, Tensor] = {}
             for entry in manifest.tensors:
                 if entry.kind == "parameter":

@@ -11,7 +11,8 @@ from elinvar.cli.terminal import print_json, print_lines, print_table
 from elinvar.errors import InvalidInput, Mismatch
 from elinvar.plan.units import size
 from elinvar.record.folder import RunFolder
-from elinvar.record.manifest import Generation, list_incomplete, read_manifest
+from elinvar.record.manifest import Generation, Incomplete, list_incomplete, read_manifest
+from elinvar.spec.canonical import math_digest
 from elinvar.spec.explain import counted
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
@@ -102,10 +103,14 @@ def show_command(folder: Path, at: int | None, *, as_json: bool) -> None:
 def check_command(folder: Path, at: int | None, *, as_json: bool) -> None:
     """Read every byte of every generation and compare hashes and digests; exit 4 on damage."""
     run = RunFolder.open(folder)
-    chosen = run.generations() if at is None else [_chosen(run, at)]
+    damaged, left = _damaged(run, at)
+    chosen = run.generations() if at is None or damaged else [_chosen(run, at)]
+    chosen = [generation for generation in chosen if at is None or generation.step == at]
     from elinvar.checkpoint.check import check_generation  # only now: it takes seconds to import
 
-    found = {generation.name: check_generation(generation) for generation in chosen}
+    math = math_digest(run.experiment())
+    found = {generation.name: check_generation(generation, math) for generation in chosen}
+    found |= {entry.name: [entry.reason] for entry in damaged}
     if as_json:
         print_json({"checked": found, "ok": not any(found.values())})
     else:
@@ -113,12 +118,20 @@ def check_command(folder: Path, at: int | None, *, as_json: bool) -> None:
             print_lines(f"{'damaged' if problems else 'sound  '} {name}", *(f"  {line}" for line in problems))
         if not found:
             print_lines("no generation yet")
-    damaged = [name for name, problems in found.items() if problems]
-    if damaged:
+        print_lines(*(f"not a generation: {entry.name}: {entry.reason}" for entry in left))
+    names = [name for name, problems in found.items() if problems]
+    if names:
         raise Mismatch(
-            f"{len(damaged)} of {counted(len(found), 'generation')} damaged: {', '.join(damaged)}",
+            f"{len(names)} of {counted(len(found), 'generation')} damaged: {', '.join(names)}",
             ["resume takes the newest sound one and says which it passed over"],
         )
+
+
+def _damaged(run: RunFolder, at: int | None) -> tuple[list[Incomplete], list[Incomplete]]:
+    """Folders whose commit record is damaged, and folders without one; with `at`, those of that step."""
+    entries = list_incomplete(run.generations_path)
+    asked = [entry for entry in entries if at is None or entry.step == at]
+    return [e for e in asked if e.is_damaged], [e for e in asked if not e.is_damaged]
 
 
 def _chosen(run: RunFolder, at: int | None) -> Generation:

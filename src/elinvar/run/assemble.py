@@ -109,7 +109,7 @@ def _restore(assembly: Assembly, dataset: Digest) -> None:
     job = assembly.job
     found = candidates(assembly.folder.generations_path, job.at)
     if found:
-        restored = restore(assembly.state, assembly.replicas, found, dataset)
+        restored = restore(assembly.state, assembly.replicas, found, dataset, assembly.digests[1])
         _check_continuation(assembly, restored.generation)
         assembly.restored, assembly.notes = restored.generation, restored.rejected
     elif job.fork is not None:
