@@ -159,6 +159,67 @@ def test_a_damaged_entry_of_the_cache_is_set_aside_said_and_built_again(data, ro
         open_store(data, root)
 
 
+REPLACING = """
+import sys, warnings
+from pathlib import Path
+from elinvar.data.store import DamagedCache, open_store
+from elinvar.spec.data import Bytes, Data
+sys.stdin.readline()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    print(open_store(Data(source=sys.argv[1], tokenizer=Bytes()), Path(sys.argv[2])).digest, len(said))
+"""
+
+
+def test_five_processes_replace_one_damaged_entry_once(data, root):
+    built = open_store(data, root)
+    flip(built.path / layout.TOKENS)
+    command = [sys.executable, "-c", REPLACING, data.source, str(root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen(command, **pipes) for _ in range(5)]
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    said = [child.communicate()[0].split() for child in children]
+    assert [child.returncode for child in children] == [0] * 5
+    assert [words[0] for words in said] == [built.digest] * 5, said
+    assert sorted(count for _, count in said) == ["0", "0", "0", "0", "1"]
+    assert len(list((root / "stores").glob("*.damaged"))) == 1
+
+
+def test_a_fresh_entry_that_was_seen_damaged_is_not_set_aside(data, root, monkeypatch):
+    """Between the look without the lock and the lock another process replaces the entry."""
+    built = open_store(data, root)
+    flip(built.path / layout.TOKENS)
+    real = cache.locked
+
+    def late(*words):
+        flip(built.path / layout.TOKENS)  # sound again
+        return real(*words)
+
+    monkeypatch.setattr(cache, "locked", late)
+    assert open_store(data, root).digest == built.digest
+    assert [entry.name for entry in (root / "stores").iterdir()] == [built.path.name]
+
+
+def test_an_entry_that_vanishes_is_built_once_more(data, root, monkeypatch):
+    open_store(data, root)
+    real, times = cache.publish, []
+
+    def vanish(target, build):
+        won = real(target, build)
+        times.append(won)
+        if len(times) == 1:
+            shutil.rmtree(target)
+        return won
+
+    monkeypatch.setattr(cache, "publish", vanish)
+    [entry] = (root / "stores").iterdir()
+    shutil.rmtree(entry)
+    assert open_store(data, root).path == entry
+    assert times == [True, True]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_store_of_the_user_is_a_mismatch(data, tmp_path, name):
     out = tmp_path / "out"
@@ -305,7 +366,7 @@ def test_the_loser_of_a_race_uses_the_winners_store(data, root, monkeypatch):
     def late(data, folder):
         original(data, folder)
         monkeypatch.setattr(store, "_build", original)
-        open_store(data, root)  # somebody else is faster
+        create_store(data, folder.parent / folder.name.split(".")[1])  # somebody without the lock is faster
 
     monkeypatch.setattr(store, "_build", late)
     opened = open_store(data, root)

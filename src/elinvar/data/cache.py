@@ -2,7 +2,8 @@
 
 Nouns: the root, the key of a store, publishing. A folder is built under a temporary name beside its
 place and renamed when it is complete and synced; of several builders the first wins and the others
-take its folder. Leftovers of killed builders are removed by the next one: their lock is free.
+take its folder. Leftovers of killed builders are removed by the next one: their lock is free. Who
+replaces a damaged folder holds the lock of its key from the look at it until the new one is there.
 
 The root is $ELINVAR_CACHE, else $XDG_CACHE_HOME/elinvar, else ~/.cache/elinvar.
 """
@@ -13,8 +14,8 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from blake3 import blake3
@@ -50,6 +51,22 @@ def key_of(*parts: str) -> str:
     return blake3("\0".join(parts).encode("utf-8")).hexdigest(length=16)
 
 
+@contextmanager
+def locked(root: Path, key: str) -> Iterator[None]:
+    """Hold the right to build or replace the store `key` under `root`; waits for whoever has it.
+
+    The kernel gives the lock free when its holder ends. OSError as the system gives it.
+    """
+    place = root / "locks"
+    place.mkdir(parents=True, exist_ok=True)
+    lock = os.open(place / key, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
 def publish(target: Path, build: Callable[[Path], None]) -> bool:
     """Let `build` fill a temporary folder and rename it to `target`; False where somebody else was first.
 
@@ -57,11 +74,8 @@ def publish(target: Path, build: Callable[[Path], None]) -> bool:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(target.parent)
-    building = target.parent / f".{target.name}.{secrets.token_hex(4)}{_BUILDING}"
-    building.mkdir()
-    lock = os.open(building / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    building, lock = _begin(target)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         build(building)
         (building / _LOCK).unlink()
         for path in building.iterdir():
@@ -76,12 +90,17 @@ def publish(target: Path, build: Callable[[Path], None]) -> bool:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def set_aside(folder: Path) -> Path:
-    """Move a damaged folder to a name beside its own, so that it can be looked at; the new name."""
+def set_aside(folder: Path) -> Path | None:
+    """Move a damaged folder to a name beside its own, so that it can be looked at; the new name.
+
+    None where it vanished by itself. The caller holds the key's lock (`locked`) since it looked at
+    the folder: else it might move the sound one that another process has put there since.
+    """
     aside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.damaged")
-    # Another process may have moved it first; then there is nothing left to move.
-    with suppress(FileNotFoundError):
+    try:
         folder.rename(aside)
+    except FileNotFoundError:
+        return None
     return aside
 
 
@@ -92,6 +111,24 @@ def cannot_keep(root: Path, error: OSError) -> DoesNotFit:
         f"cannot keep the tokens of the data in {root}: {reason}",
         [f"set {ROOT_VARIABLE} to a folder that you may write and that has space"],
     )
+
+
+def _begin(target: Path) -> tuple[Path, int]:
+    """A new temporary folder for `target`, and the open file of its lock, which is held."""
+    while True:
+        building = target.parent / f".{target.name}.{secrets.token_hex(4)}{_BUILDING}"
+        building.mkdir()
+        lock = os.open(building / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # Between the two calls above the lock was free, and somebody may have cleared the folder away.
+            if (building / _LOCK).exists():
+                return building, lock
+        except BaseException:
+            os.close(lock)
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        os.close(lock)
 
 
 def _sync(path: Path) -> None:

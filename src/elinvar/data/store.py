@@ -8,6 +8,7 @@ with a `DamagedCache` warning and built again, because it holds nothing that the
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +26,8 @@ from elinvar.identity import Digest
 from elinvar.spec.data import ByteLevelBpe, Data
 from elinvar.spec.data import Tokenizer as Recipe
 from elinvar.spec.source import content_digest, is_builtin
+
+_TRIES = 3
 
 DOCUMENT_MARK = "\n─── end of document ───\n"
 
@@ -124,19 +127,14 @@ def open_store(data: Data, cache_folder: Path | None = None) -> Store:
     data = _with_digest(data, source_digest)
     root = cache.cache_root() if cache_folder is None else cache_folder
     target = root / "stores" / _key(data)
+    # A sound entry needs no lock, so a cache that may only be read serves, too.
+    with suppress(Mismatch, InvalidInput, OSError):
+        return Store.open(target)
     try:
-        if target.exists():
-            try:
-                return Store.open(target)
-            except (Mismatch, InvalidInput) as damage:
-                aside = cache.set_aside(target)
-                warnings.warn(
-                    f"{damage.message}; moved to {aside} and built again", DamagedCache, stacklevel=2
-                )
-        cache.publish(target, partial(_build, data))
+        with cache.locked(root, target.name):
+            return _build_cached(data, target)
     except OSError as error:
         raise cache.cannot_keep(root, error) from None
-    return Store.open(target)
 
 
 def create_store(data: Data, out: Path) -> Store:
@@ -156,6 +154,28 @@ def create_store(data: Data, out: Path) -> Store:
     if not won:
         raise InvalidInput(f"{out} exists: another process has just made it")
     return Store.open(out)
+
+
+def _build_cached(data: Data, target: Path) -> Store:
+    """The store at `target`, whose key is locked: as it is, or built where it is missing or damaged.
+
+    Only somebody without the lock (a user who clears the cache) can take it away in between: then
+    it is built once more.
+    """
+    for _ in range(_TRIES):
+        if target.exists():
+            try:
+                return Store.open(target)
+            except FileNotFoundError:
+                continue
+            except (Mismatch, InvalidInput) as damage:
+                aside = cache.set_aside(target)
+                if aside is not None:
+                    warnings.warn(
+                        f"{damage.message}; moved to {aside} and built again", DamagedCache, stacklevel=3
+                    )
+        cache.publish(target, partial(_build, data))
+    return Store.open(target)
 
 
 def _build(data: Data, folder: Path) -> None:
