@@ -30,9 +30,12 @@ class Kill(Struct, frozen=True, kw_only=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """One attempt. `execution` is resolved and `ownership[rank]` its leaves; the run goes on to step
-    `until`. `at` restores the generation of that step instead of the newest. `accept` allows to
-    continue where only the math is the same. `wanted_ranks` is what the user wrote, for `resume`.
+    """One attempt.
+
+    `execution` is resolved and `ownership[rank]` its leaves; the run goes on to step `until`. `at`
+    restores the generation of that step instead of the newest. `accept` allows to continue where
+    only the math is the same. `wanted_ranks` is what the user wrote, for `resume`. `evaluates` is
+    false where nobody reads the held-out loss.
     """
 
     folder: str
@@ -50,6 +53,7 @@ class Job(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     kill: Kill | None = None
     quiet: bool = False
+    evaluates: bool = True
     timeout_s: float = COLLECTIVE_TIMEOUT_S
 
 

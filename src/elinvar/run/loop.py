@@ -53,9 +53,8 @@ def train(assembly: Assembly, record: Record, source: Source) -> Outcome:
             agreed, report = _step(assembly, feed, spans, source)
             request = Request(max(flags[0] for flags in agreed.flags))
             last = step == job.until or request != Request.NONE
-            found = (
-                _evaluation(assembly, spans) if _due(step, execution.record.evaluate_every, last) else None
-            )
+            evaluates = job.evaluates and _due(step, execution.record.evaluate_every, last)
+            found = _evaluation(assembly, spans) if evaluates else None
             snapshot, known = None, None
             if _due(step, execution.checkpoint.every, last):
                 with spans.span("capture"):

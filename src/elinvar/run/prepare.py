@@ -50,6 +50,7 @@ class Asked:
     command: tuple[str, ...] = ()
     kill: Kill | None = None
     quiet: bool = False
+    evaluates: bool = True
 
 
 @dataclass
@@ -173,6 +174,7 @@ def _job(asked: Asked, plan: Plan, folder: RunFolder, until: int, source: Source
         command=asked.command,
         kill=asked.kill,
         quiet=asked.quiet,
+        evaluates=asked.evaluates,
     )
 
 

@@ -78,13 +78,13 @@ def name_of(execution: Execution, num_microbatches: int) -> str:
 
 
 def default_cases(steps: int, num_microbatches: int) -> tuple[Case, ...]:
-    """Eight executions in which every two settings of ranks, ZeRO and workers meet, then two kills.
+    """Executions in which every two settings of ranks, ZeRO and workers meet, two of them killed.
 
-    The reference, one rank without anything, comes first.
+    The reference, one rank without anything, comes first. One rank with ZeRO-1 and workers is what
+    the second killed run goes on with.
     """
     chosen = (
         execution_of(1),
-        execution_of(1, 1, 3),
         execution_of(2),
         execution_of(2, 1, 3),
         execution_of(3, 0, 3),
@@ -110,7 +110,7 @@ def killed(steps: int, num_microbatches: int) -> tuple[Case, ...]:
         kill_points(steps),
         (
             (execution_of(2, saves=True), execution_of(3, 1, saves=True)),
-            (execution_of(4, 1, saves=True), execution_of(1, 0, 3, saves=True)),
+            (execution_of(4, 1, saves=True), execution_of(1, 1, 3, saves=True)),
         ),
         strict=True,
     )

@@ -169,6 +169,7 @@ class Drill:
                 until=self.steps,
                 kill=kill,
                 quiet=True,
+                evaluates=False,
             )
         )
         outcome: Outcome | None = None
