@@ -78,7 +78,7 @@ def name_of(execution: Execution, num_microbatches: int) -> str:
 
 
 def default_cases(steps: int, num_microbatches: int) -> tuple[Case, ...]:
-    """Executions in which every two settings of ranks, ZeRO and workers meet, two of them killed.
+    """Executions in which ranks and ZeRO meet in every way, workers run at 1 to 3 ranks, and two are killed.
 
     The reference, one rank without anything, comes first. One rank with ZeRO-1 and workers is what
     the second killed run goes on with.
@@ -89,7 +89,7 @@ def default_cases(steps: int, num_microbatches: int) -> tuple[Case, ...]:
         execution_of(2, 1, 3),
         execution_of(3, 0, 3),
         execution_of(3, 1),
-        execution_of(4, 0, 3, ownership="round_robin"),
+        execution_of(4, 0, ownership="round_robin"),
         execution_of(4, 1),
     )
     return (*(_case(execution, num_microbatches) for execution in chosen), *killed(steps, num_microbatches))
