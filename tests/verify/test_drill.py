@@ -1,6 +1,7 @@
 """How a case is judged: by digests and by samples, on evidence that is wrong in one place."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -115,17 +116,16 @@ def test_what_a_run_recorded_is_compared_as_far_as_it_promises_the_same(drill):
 
 def test_the_default_cases_cover_what_is_promised():
     cases = default_cases(20, 8)
-    plain = [case.resumed or case.execution for case in cases]
-    settings = [(each.ranks, each.sharding, each.input.workers) for each in plain]
-    for one, other, values in ((0, 1, 8), (0, 2, 7), (1, 2, 4)):  # of 8, 8 and 4 pairs of settings
-        assert len({(each[one], each[other]) for each in settings}) == values
-    assert {each.ownership for each in plain} == {"contiguous", "round_robin"}
+    lives = [life for case in cases for life in (case.execution, case.resumed) if life is not None]
+    assert {(life.ranks, life.sharding) for life in lives} == set(product((1, 2, 3, 4), (0, 1)))
+    assert {(life.sharding, life.input.workers) for life in lives} == set(product((0, 1), (0, 3)))
+    assert {life.ownership for life in lives} == {"contiguous", "round_robin"}
     killed = [case for case in cases if case.killed_at]
     assert [case.killed_at for case in killed] == [8, 17]
     assert all(case.resumed.ranks != case.execution.ranks for case in killed)
     assert all(case.execution.checkpoint.every == EVERY for case in killed)
     assert cases[0].execution == execution_of(1)
-    assert "3 ranks (3+3+2), ZeRO-1" in [case.name for case in cases]
+    assert any("then 3 ranks (3+3+2), ZeRO-1" in case.name for case in cases)
 
 
 def test_all_cases_are_the_whole_grid_and_the_kills():
